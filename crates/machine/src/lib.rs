@@ -1,1 +1,18 @@
-//! placeholder
+//! The machine contract: where a guest finds its memory, and how it is entered.
+//!
+//! [`layout`] has every address that the contract fixes. [`read_image`] reads a guest image from a file
+//! within bounds, [`load_pvh`] places it in new guest RAM together with what the PVH boot protocol hands to
+//! the guest, and says in which state the first vCPU begins.
+//!
+//! A guest image is input from outside: every number in it is checked before the first byte is written, and an
+//! image that is something else than an ELF file with a PVH entry is refused with a word about what it
+//! looks like.
+#![forbid(unsafe_code)]
+
+mod image;
+pub mod layout;
+mod pvh;
+
+pub use image::{IMAGE_MAX_BYTES, ImageFormat, ImageReadError, read_image};
+pub use layout::{CONTRACT_VERSION, MemorySizeError, ram_layout};
+pub use pvh::{EntryState, LoadError, load_pvh};

@@ -1,1 +1,28 @@
-//! placeholder
+//! Life of a virtual machine in one process: start it anew ([`boot`]) or from a snapshot
+//! ([`restore`]), run it ([`Vm::run`]), capture it.
+//!
+//! This is the only crate that ties the others together. Threads: the main thread waits for
+//! events (console input, requests to end, what the vCPUs met) and captures; each vCPU has a
+//! thread of its own, and stands still at a gate while the main thread looks at it.
+
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod boot;
+mod capture;
+mod console;
+mod error;
+mod gate;
+mod ram;
+mod restore;
+mod state_file;
+mod vcpu_thread;
+mod vm;
+
+pub use boot::{BootRequest, boot};
+pub use capture::Captured;
+pub use error::{BootError, CaptureError, MachineError, RestoreError, RunError, UnitError};
+pub use ram::{RamError, RamPlace, RamRequest};
+pub use restore::{RestoreRequest, restore};
+pub use vcpu_thread::VcpuFault;
+pub use vm::{CapturePolicy, Console, Observer, Outcome, Vm};

@@ -1,0 +1,12 @@
+//! The Linux side of the crate.
+
+pub mod files;
+pub mod lock;
+pub mod publish;
+pub mod signals;
+pub mod stale;
+pub mod stdio;
+pub mod wait;
+
+#[cfg(test)]
+mod tests;

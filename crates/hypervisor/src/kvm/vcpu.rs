@@ -1,0 +1,145 @@
+//! A KVM vCPU.
+
+use std::sync::Arc;
+
+use kvm_bindings::CpuId;
+use kvm_ioctls::{VcpuFd, VmFd};
+
+use super::failed;
+use super::run_area::RunArea;
+use super::state_table;
+use super::stop::KvmStop;
+use crate::cpu::{CpuModel, CpuidEntry};
+use crate::error::{CreateError, RunError, StateError, SystemError};
+use crate::exit::VcpuExit;
+use crate::registers::{Registers, SystemRegisters};
+use crate::state::VcpuState;
+use crate::traits::{StopHandle, Vcpu};
+
+/// A vCPU of [`super::Kvm`].
+pub struct KvmVcpu {
+    pub(super) kvm: Arc<kvm_ioctls::Kvm>,
+    pub(super) vm: Arc<VmFd>,
+    pub(super) fd: VcpuFd,
+    /// CPUID as the guest was given it.
+    pub(super) cpuid: Vec<CpuidEntry>,
+    index: u8,
+    area: Arc<RunArea>,
+    stop: Arc<KvmStop>,
+}
+
+impl KvmVcpu {
+    pub(super) fn new(
+        kvm: Arc<kvm_ioctls::Kvm>,
+        vm: Arc<VmFd>,
+        fd: VcpuFd,
+        index: u8,
+    ) -> Result<Self, CreateError> {
+        let map_error = |source| SystemError {
+            call: "mmap of kvm_run",
+            source,
+        };
+        let borrowed = super::save_restore::borrow_vcpu(&fd);
+        let area = Arc::new(RunArea::map(borrowed, vm.run_size()).map_err(map_error)?);
+        Ok(Self {
+            kvm,
+            vm,
+            fd,
+            cpuid: Vec::new(),
+            index,
+            stop: Arc::new(KvmStop::new(Arc::clone(&area))),
+            area,
+        })
+    }
+
+    pub(super) fn give_cpuid(&mut self, rows: &[CpuidEntry]) -> Result<(), SystemError> {
+        let entries: Vec<_> = rows.iter().map(Into::into).collect();
+        let cpuid = CpuId::from_entries(&entries).map_err(|_| SystemError {
+            call: "KVM_SET_CPUID2",
+            source: std::io::ErrorKind::ArgumentListTooLong.into(),
+        })?;
+        self.fd
+            .set_cpuid2(&cpuid)
+            .map_err(failed("KVM_SET_CPUID2"))?;
+        self.cpuid = rows.to_vec();
+        Ok(())
+    }
+}
+
+impl Vcpu for KvmVcpu {
+    fn index(&self) -> u8 {
+        self.index
+    }
+
+    fn set_cpu_model(&mut self, model: &CpuModel) -> Result<(), SystemError> {
+        self.give_cpuid(&model.entries)
+    }
+
+    fn registers(&self) -> Result<(Registers, SystemRegisters), SystemError> {
+        let registers = self.fd.get_regs().map_err(failed("KVM_GET_REGS"))?;
+        let system = self.fd.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
+        Ok(((&registers).into(), (&system).into()))
+    }
+
+    fn set_registers(
+        &mut self,
+        registers: &Registers,
+        system: &SystemRegisters,
+    ) -> Result<(), SystemError> {
+        self.fd
+            .set_sregs(&system.into())
+            .map_err(failed("KVM_SET_SREGS"))?;
+        self.fd
+            .set_regs(&registers.into())
+            .map_err(failed("KVM_SET_REGS"))
+    }
+
+    fn bind_to_this_thread(&mut self) {
+        self.stop.bind_to_this_thread();
+    }
+
+    fn run(&mut self) -> Result<VcpuExit<'_>, RunError> {
+        let vcpu = self.index;
+        loop {
+            // The record is read from this crate's own mapping; what kvm-ioctls made of it is
+            // not needed.
+            let outcome = self.fd.run().map(drop);
+            let Err(errno) = outcome else { break };
+            match errno.errno() {
+                libc::EINTR => return Ok(VcpuExit::Canceled),
+                // A vCPU that has just left the wait for INIT: the kernel wants the call again.
+                libc::EAGAIN => {}
+                libc::EFAULT | libc::EHWPOISON => {
+                    return Ok(VcpuExit::MemoryFault {
+                        address: self.area.memory_fault_address(),
+                    });
+                }
+                _ => {
+                    return Err(RunError::System {
+                        vcpu,
+                        source: failed("KVM_RUN")(errno),
+                    });
+                }
+            }
+        }
+        self.area
+            .exit()
+            .map_err(|what| RunError::MalformedExit { vcpu, what })
+    }
+
+    fn stop_handle(&self) -> Arc<dyn StopHandle> {
+        Arc::clone(&self.stop) as Arc<dyn StopHandle>
+    }
+
+    fn clear_stop(&mut self) {
+        self.area.set_immediate_exit(false);
+    }
+
+    fn save(&mut self) -> Result<VcpuState, StateError> {
+        state_table::save(self)
+    }
+
+    fn restore(&mut self, state: &VcpuState) -> Result<(), StateError> {
+        state_table::restore(self, state)
+    }
+}

@@ -1,0 +1,207 @@
+//! The command line's shape. Parsing is pure: no file is opened and nothing is looked up here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvx_probe_guest::{Fill, ProbeParams};
+
+use crate::size;
+
+/// Run, capture and restore microVMs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nvx",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+#[command(
+    after_help = "Example:\n  nvx demo        boot a guest, capture it, restore it, and prove that nothing was lost"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Demo(DemoArgs),
+    Run(RunArgs),
+    Restore(RestoreArgs),
+    Inspect(InspectArgs),
+    Guest(GuestArgs),
+}
+
+/// What carries out the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The best that this host has
+    Auto,
+    /// Linux's /dev/kvm
+    Kvm,
+}
+
+/// Which guest to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Guest {
+    /// The built-in guest that fills, verifies and re-dirties its RAM
+    Probe,
+}
+
+/// Boot a guest, capture it, restore it in a new process, and prove that nothing was lost
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx demo --memory 256M --fill spread:256 --samples 15")]
+pub struct DemoArgs {
+    /// Repeat the whole turn N times and show medians
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub samples: u32,
+    /// Guest RAM
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub memory: u64,
+    /// vCPUs, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub vcpus: u8,
+    /// Pages that the guest fills: all, alternate, top:PAGES or spread:PAGES
+    #[arg(long, value_name = "FILL", default_value = "top:256", value_parser = parse_fill)]
+    pub fill: Fill,
+    /// Directory that the snapshot is put into [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Directory where RAM files live [default: beside the snapshot]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// What carries out the guest's instructions
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Start a guest; its console is standard input and output, its exit status is nvx's
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example (then type v, d, s or x0):\n  nvx run --guest probe --probe fill=top:256,seed=7 --snapshot ./snap"
+)]
+pub struct RunArgs {
+    /// Which guest to start
+    #[arg(long, value_enum, default_value_t = Guest::Probe)]
+    pub guest: Guest,
+    /// What the probe guest does: fill=all|alternate|top:PAGES|spread:PAGES, seed=N
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "fill=top:256,seed=1", value_parser = parse_probe)]
+    pub probe: ProbeParams,
+    /// Guest RAM
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub memory: u64,
+    /// vCPUs, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub vcpus: u8,
+    #[command(flatten)]
+    pub capture: CaptureArgs,
+    /// Directory where the RAM file lives [default: beside the snapshot, else anonymous memory]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// What carries out the guest's instructions
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+}
+
+/// What a capture does.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// Where the guest's request for a snapshot puts it; must not exist yet
+    #[arg(long, value_name = "DIR")]
+    pub snapshot: Option<PathBuf>,
+    /// After the capture the guest goes on, instead of ending
+    #[arg(long = "continue", requires = "snapshot")]
+    pub continue_after: bool,
+}
+
+/// Continue a captured guest in this process; the snapshot is not changed
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx restore ./snap --snapshot ./snap2")]
+pub struct RestoreArgs {
+    /// The snapshot directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    #[command(flatten)]
+    pub capture: CaptureArgs,
+    /// What carries out the guest's instructions
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+}
+
+/// Show what a snapshot holds
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx inspect ./snap --json")]
+pub struct InspectArgs {
+    /// The snapshot directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Print the manifest and the table of state units as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Work with the built-in guest
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    #[command(subcommand)]
+    pub command: GuestCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GuestCommand {
+    Export(GuestExportArgs),
+}
+
+/// Write the probe guest as an ELF file with a PVH entry, which other monitors boot as well
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx guest export probe.elf")]
+pub struct GuestExportArgs {
+    /// The file to make; must not exist yet
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+fn parse_fill(text: &str) -> Result<Fill, String> {
+    text.parse()
+        .map_err(|error: nvx_probe_guest::ParamsError| error.to_string())
+}
+
+fn parse_probe(text: &str) -> Result<ProbeParams, String> {
+    text.parse()
+        .map_err(|error: nvx_probe_guest::ParamsError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_fits_a_screen_and_leaf_commands_have_an_example() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_help().to_string();
+            assert!(
+                help.lines().count() <= 40,
+                "{}:\n{help}",
+                command.get_name()
+            );
+            if command.get_subcommands().next().is_none() {
+                assert!(help.contains("Example"), "{}", command.get_name());
+            }
+            for sub in command.get_subcommands_mut() {
+                check(sub);
+            }
+        }
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        check(&mut command);
+    }
+}

@@ -1,0 +1,26 @@
+//! One module per command.
+
+mod demo;
+mod guest;
+mod inspect;
+mod restore;
+mod run;
+mod session;
+
+use std::process::ExitCode;
+
+use nvx_profile::Profile;
+
+use crate::cli::{Cli, Command};
+use crate::exit::Failure;
+
+/// Carries out what the command line asks for.
+pub fn run(cli: Cli, profile: Profile) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Demo(args) => demo::run(args),
+        Command::Run(args) => run::run(args, profile),
+        Command::Restore(args) => restore::run(args, profile),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Guest(args) => guest::run(args),
+    }
+}

@@ -1,0 +1,42 @@
+//! `nvx run`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use nvx_profile::Profile;
+use nvx_vmm::{BootRequest, RamRequest};
+
+use super::session;
+use crate::cli::{Guest, RunArgs};
+use crate::exit::Failure;
+
+/// Starts a guest and runs it to its end.
+pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
+    let RunArgs {
+        guest: Guest::Probe,
+        probe,
+        memory,
+        vcpus,
+        capture,
+        scratch,
+        backend,
+    } = args;
+    let layout = nvx_machine::ram_layout(memory)
+        .context("--memory")
+        .map_err(Failure::monitor)?;
+    let low_ram_bytes = layout.ranges().first().map_or(0, |range| range.size_bytes);
+    probe
+        .check(low_ram_bytes)
+        .context("--probe")
+        .map_err(Failure::monitor)?;
+    let image = nvx_probe_guest::image().map_err(Failure::monitor)?;
+    let request = BootRequest {
+        layout,
+        vcpus,
+        image,
+        command_line: probe.command_line(),
+        ram: RamRequest { scratch },
+        capture: session::capture_policy(capture),
+    };
+    session::run(|console| nvx_vmm::boot(request, console, session::open_backend(backend), profile))
+}

@@ -1,0 +1,59 @@
+//! Exit codes and how errors are told; the table is doc/exit-codes.md.
+
+use std::process::ExitCode;
+
+/// The monitor itself failed; every other code of `run` and `restore` is the guest's.
+pub const MONITOR_FAILED: u8 = 125;
+/// Bad arguments or input to any other command.
+pub const BAD_INPUT: u8 = 2;
+
+/// An error with the code that the process ends with.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What happened.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// A failure of the monitor.
+    pub fn monitor(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: MONITOR_FAILED,
+            error: error.into(),
+        }
+    }
+
+    /// Bad input to a command that runs no guest of its own.
+    pub fn input(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: BAD_INPUT,
+            error: error.into(),
+        }
+    }
+}
+
+/// Tells of a failure: one line with the error and its chain of causes.
+pub fn report(failure: &Failure) -> ExitCode {
+    crate::output::message(&format!("{:#}", failure.error));
+    ExitCode::from(failure.code)
+}
+
+/// Tells of arguments that do not parse; help and version are no failures. `run` and `restore`
+/// keep their promise that every code but 125 is the guest's.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    // A reader that went away is no reason to fail.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    let runs_a_guest = std::env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "run" || command == "restore");
+    ExitCode::from(if runs_a_guest {
+        MONITOR_FAILED
+    } else {
+        BAD_INPUT
+    })
+}

@@ -1,0 +1,95 @@
+//! Putting a machine together: what starting anew and restoring have in common.
+
+use std::sync::{Arc, Mutex};
+
+use nvx_devices::{Ports, SystemClock};
+use nvx_host::{ConsoleInput, Waker};
+use nvx_hypervisor::{Hypervisor, Partition, PartitionOptions, Vcpu};
+use nvx_memory::GuestMemory;
+use nvx_profile::Profile;
+
+use crate::console::{InputQueue, OutputBuffer, VmConsole};
+use crate::error::MachineError;
+use crate::gate::Gate;
+use crate::vcpu_thread::Shared;
+use crate::vm::{CapturePolicy, Console, Vm, VmRam};
+
+/// A machine whose vCPUs have no state yet.
+pub(crate) struct Parts {
+    pub(crate) partition: Box<dyn Partition>,
+    pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
+    pub(crate) shared: Arc<Shared>,
+    input: Option<ConsoleInput>,
+    output: Arc<Mutex<OutputBuffer>>,
+}
+
+/// Makes partition, vCPUs and devices over `memory`.
+pub(crate) fn create(
+    backend: &dyn Hypervisor,
+    memory: &Arc<GuestMemory>,
+    vcpus: u8,
+    options: PartitionOptions,
+    console: Console,
+) -> Result<Parts, MachineError> {
+    let no_descriptor = |source| MachineError::Host {
+        what: "file descriptor",
+        source,
+    };
+    let partition = backend.create_partition(memory, options)?;
+    let vcpus = (0..vcpus)
+        .map(|index| partition.create_vcpu(index))
+        .collect::<Result<Vec<_>, _>>()?;
+    let gate = Arc::new(Gate::new().map_err(no_descriptor)?);
+    let attention = Arc::new(Waker::new().map_err(no_descriptor)?);
+    let input = Arc::new(InputQueue::new(Arc::clone(&gate), Arc::clone(&attention)));
+    let output = Arc::new(Mutex::new(OutputBuffer::new(console.output)));
+    let console_io = VmConsole::new(Arc::clone(&input), Arc::clone(&output), Arc::clone(&gate));
+    let ports = Ports::new(Box::new(console_io), Box::new(SystemClock));
+    Ok(Parts {
+        partition,
+        vcpus,
+        shared: Arc::new(Shared::new(
+            gate,
+            ports,
+            Arc::clone(memory),
+            input,
+            attention,
+        )),
+        input: console.input,
+        output,
+    })
+}
+
+impl Parts {
+    /// The machine, once its vCPUs and devices have their state.
+    pub(crate) fn into_vm(
+        self,
+        backend: Box<dyn Hypervisor>,
+        ram: VmRam,
+        policy: CapturePolicy,
+        profile: Profile,
+        origin: &'static str,
+    ) -> Vm {
+        self.shared
+            .set_accepts_snapshots(policy.destination.is_some());
+        let stop_handles = self.vcpus.iter().map(|vcpu| vcpu.stop_handle()).collect();
+        Vm {
+            backend,
+            cells: self
+                .vcpus
+                .into_iter()
+                .map(|vcpu| Arc::new(Mutex::new(vcpu)))
+                .collect(),
+            stop_handles,
+            partition: self.partition,
+            shared: self.shared,
+            ram,
+            policy,
+            profile,
+            input: self.input,
+            output: self.output,
+            threads: Vec::new(),
+            origin,
+        }
+    }
+}

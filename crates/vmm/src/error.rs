@@ -1,0 +1,185 @@
+//! Errors of a VM's life, one type per operation.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nvx_hypervisor::{CreateError, OpenError as BackendError, SystemError};
+use nvx_machine::LoadError;
+use nvx_memory::{CopyError, WritebackError};
+use nvx_snapshot::{OpenError, PublishError};
+
+use crate::ram::RamError;
+use crate::vcpu_thread::VcpuFault;
+
+/// A VM could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The destination of the snapshot cannot be used.
+    #[error("the snapshot destination cannot be used")]
+    Destination(#[source] PublishError),
+    /// Fewer or more vCPUs than the machine has.
+    #[error("{vcpus} vCPUs: the machine has 1 to {limit}")]
+    Vcpus {
+        /// How many were asked for.
+        vcpus: u8,
+        /// The most there may be.
+        limit: u8,
+    },
+    /// Guest RAM cannot be set up.
+    #[error("guest RAM")]
+    Ram(#[from] RamError),
+    /// The guest's image cannot be loaded.
+    #[error("the guest cannot be loaded")]
+    Load(#[from] LoadError),
+    /// The virtual machine cannot be made.
+    #[error("the virtual machine cannot be made")]
+    Machine(#[from] MachineError),
+}
+
+/// The hypervisor could not make the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// No back end.
+    #[error("no hypervisor")]
+    Backend(#[from] BackendError),
+    /// The partition or a vCPU was refused.
+    #[error("set-up")]
+    Create(#[from] CreateError),
+    /// A call failed.
+    #[error("set-up")]
+    System(#[from] SystemError),
+    /// The host has no descriptor or thread left.
+    #[error("cannot get a {what} from the system")]
+    Host {
+        /// What is missing.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A snapshot could not be restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The snapshot cannot be opened.
+    #[error("the snapshot cannot be opened")]
+    Open(#[from] OpenError),
+    /// The destination of the next snapshot cannot be used.
+    #[error("the destination of the next snapshot cannot be used")]
+    Destination(#[source] PublishError),
+    /// The snapshot was made by a machine that this build or this host cannot continue.
+    #[error("{}: {why}", snapshot.display())]
+    Incompatible {
+        /// The snapshot.
+        snapshot: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// A part of `state.bin` is missing or does not belong.
+    #[error("{}: state.bin", snapshot.display())]
+    State {
+        /// The snapshot.
+        snapshot: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: nvx_snapshot::StateError,
+    },
+    /// A part of the state is refused.
+    #[error("{}: state of {unit}", snapshot.display())]
+    Unit {
+        /// The snapshot.
+        snapshot: PathBuf,
+        /// The unit in the state file.
+        unit: String,
+        /// Why it is refused.
+        #[source]
+        source: UnitError,
+    },
+    /// Guest RAM cannot be set up.
+    #[error("guest RAM")]
+    Ram(#[from] RamError),
+    /// The virtual machine cannot be made.
+    #[error("the virtual machine cannot be made")]
+    Machine(#[from] MachineError),
+}
+
+/// One unit's state cannot be saved or restored.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum UnitError {
+    /// A vCPU, the interrupt chip or the clock.
+    Hypervisor(#[from] nvx_hypervisor::StateError),
+    /// A call of the hypervisor.
+    System(#[from] SystemError),
+    /// A device.
+    Device(#[from] nvx_devices::RestoreError),
+}
+
+/// A running VM ended for a reason of the monitor's.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A vCPU cannot go on.
+    #[error("the guest cannot go on")]
+    Fault(#[from] VcpuFault),
+    /// The monitor cannot wait for events.
+    #[error("cannot wait for events")]
+    Wait(#[source] io::Error),
+    /// A thread for a vCPU cannot be started.
+    #[error("cannot start a thread for vCPU {vcpu}")]
+    Thread {
+        /// The vCPU's index.
+        vcpu: u8,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A capture was refused or failed. Nothing is left behind, and the guest can run on.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The destination cannot be used, or publication failed.
+    #[error("publication")]
+    Publish(#[from] PublishError),
+    /// The vCPUs did not stop in time.
+    #[error("the vCPUs did not stop within {} s", deadline.as_secs())]
+    StopTimeout {
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// A unit's state cannot be saved.
+    #[error("cannot save the state of {unit}")]
+    Save {
+        /// The unit.
+        unit: String,
+        /// Why.
+        #[source]
+        source: UnitError,
+    },
+    /// The state does not fit its envelope.
+    #[error("state.bin")]
+    Envelope(#[from] nvx_snapshot::StateError),
+    /// Guest RAM cannot be written back to its file.
+    #[error("cannot write guest RAM back")]
+    Writeback(#[from] WritebackError),
+    /// Guest RAM cannot be copied.
+    #[error("cannot copy guest RAM")]
+    Copy(#[from] CopyError),
+    /// The pages that the guest wrote cannot be told.
+    #[error("cannot tell which pages the guest wrote")]
+    DirtyLog(#[source] SystemError),
+    /// The hypervisor's log does not fit guest RAM.
+    #[error("the hypervisor's log of written pages does not fit guest RAM")]
+    MergeDirtyLog(#[source] nvx_memory::DirtyLogError),
+    /// The memory file cannot be made durable.
+    #[error("cannot sync memory.bin")]
+    Sync(#[source] io::Error),
+    /// The process was asked to end before the snapshot was complete.
+    #[error("interrupted by {signal}")]
+    Interrupted {
+        /// Name of the signal.
+        signal: &'static str,
+    },
+}

@@ -1,0 +1,161 @@
+//! Where guest RAM lives, decided at start.
+//!
+//! A capture can publish the RAM file itself, by a link, only if the file is on the destination's
+//! file system; so a VM that knows its destination puts the file beside it. Without a place for a
+//! file RAM is anonymous memory, and a capture copies it.
+
+use std::path::{Path, PathBuf};
+
+use nvx_memory::{GuestMemory, MapError, RamFile, RamFileError, RamFileKind, RamLayout};
+
+/// What a user asked for concerning guest RAM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RamRequest {
+    /// `--scratch`: the directory where RAM files live.
+    pub scratch: Option<PathBuf>,
+}
+
+/// Where guest RAM lives, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RamPlace {
+    /// In a new file in this directory.
+    File {
+        /// The directory.
+        directory: PathBuf,
+        /// Why there.
+        reason: &'static str,
+    },
+    /// In anonymous memory.
+    Anonymous,
+    /// In a private copy-on-write view of a snapshot's memory.
+    PrivateView,
+}
+
+impl RamPlace {
+    /// Decides for a VM that starts anew.
+    pub fn decide(request: &RamRequest, snapshot_destination: Option<&Path>) -> Self {
+        if let Some(scratch) = &request.scratch {
+            return Self::File {
+                directory: scratch.clone(),
+                reason: "the scratch directory was given",
+            };
+        }
+        match snapshot_destination {
+            Some(destination) => Self::File {
+                directory: parent_directory(destination),
+                reason: "the snapshot's parent directory, so that the file can be linked",
+            },
+            None => Self::Anonymous,
+        }
+    }
+
+    /// The word for it in a manifest.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "file",
+            Self::Anonymous => "anonymous",
+            Self::PrivateView => "private-view",
+        }
+    }
+
+    /// Why, as a clause.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::File { reason, .. } => reason,
+            Self::Anonymous => "neither a snapshot destination nor a scratch directory was given",
+            Self::PrivateView => "the machine was restored from a snapshot",
+        }
+    }
+
+    /// The directory of the RAM file, if there is one.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::File { directory, .. } => Some(directory),
+            Self::Anonymous | Self::PrivateView => None,
+        }
+    }
+}
+
+/// The directory that holds `path`; the current one for a bare name.
+pub(crate) fn parent_directory(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Guest RAM cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum RamError {
+    /// The RAM file cannot be made.
+    #[error("cannot create a file for guest RAM")]
+    File(#[from] RamFileError),
+    /// The memory cannot be mapped.
+    #[error("cannot map guest RAM")]
+    Map(#[from] MapError),
+}
+
+/// Guest RAM of a running VM, with the file it owns, if any.
+pub(crate) struct Ram {
+    pub(crate) memory: GuestMemory,
+    pub(crate) file: Option<RamFile>,
+    pub(crate) place: RamPlace,
+}
+
+impl Ram {
+    /// Makes RAM for a VM that starts anew.
+    pub(crate) fn create(layout: RamLayout, place: RamPlace) -> Result<Self, RamError> {
+        let Some(directory) = place.directory() else {
+            return Ok(Self {
+                memory: GuestMemory::anonymous(layout)?,
+                file: None,
+                place,
+            });
+        };
+        let file = RamFile::create(directory, layout.file_len_bytes())?;
+        let memory = GuestMemory::shared_file(layout, file.try_clone_file()?, file.display_name())?;
+        Ok(Self {
+            memory,
+            file: Some(file),
+            place,
+        })
+    }
+
+    /// What had to be done otherwise than wished, for the manifest.
+    pub(crate) fn fallbacks(file: Option<&RamFile>) -> Option<String> {
+        file.filter(|file| file.kind() == RamFileKind::Named)
+            .map(|_| "RAM file has a name: the file system knows no nameless files".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(scratch: Option<&str>, destination: Option<&str>) -> RamPlace {
+        let request = RamRequest {
+            scratch: scratch.map(PathBuf::from),
+        };
+        RamPlace::decide(&request, destination.map(Path::new))
+    }
+
+    #[test]
+    fn ram_lives_beside_the_snapshot_unless_told_otherwise() {
+        let directory = |place: &RamPlace| place.directory().map(Path::to_owned);
+        let beside = decide(None, Some("/data/snapshots/one"));
+        assert_eq!(directory(&beside), Some("/data/snapshots".into()));
+        let told = decide(Some("/fast"), Some("/data/snapshots/one"));
+        assert_eq!(directory(&told), Some("/fast".into()));
+        assert_eq!(
+            directory(&decide(Some("/fast"), None)),
+            Some("/fast".into())
+        );
+        assert_eq!(decide(None, None), RamPlace::Anonymous);
+    }
+
+    #[test]
+    fn a_bare_name_lies_in_the_current_directory() {
+        assert_eq!(parent_directory(Path::new("one")), Path::new("."));
+        assert_eq!(parent_directory(Path::new("a/one")), Path::new("a"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Restore: from a snapshot to a machine that goes on where it was captured.
+//!
+//! [`restore`] is the protocol: open and check, map RAM privately, build the machine from the
+//! manifest alone, then state in the order vCPUs, interrupt chip, devices, clock. Everything that
+//! can be refused without a machine is refused before one is built.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nvx_devices::Outcome as SnapshotOutcome;
+use nvx_hypervisor::{
+    CpuModel, FeatureRegister, FeatureWord, Hypervisor, PartitionOptions, missing_features,
+};
+use nvx_memory::GuestMemory;
+use nvx_profile::Profile;
+use nvx_snapshot::{CpuRegister, Manifest, Snapshot, destination_checks};
+
+use crate::assembly::{self, Parts};
+use crate::error::{MachineError, RestoreError};
+use crate::ram::{RamError, RamPlace};
+use crate::state_file::Units;
+use crate::vm::{CapturePolicy, Console, Vm, VmRam};
+
+/// The operation's name in profile records.
+const OPERATION: &str = "restore";
+
+/// What a restore is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreRequest {
+    /// The snapshot directory.
+    pub snapshot: PathBuf,
+    /// What a capture of the restored machine does.
+    pub capture: CapturePolicy,
+}
+
+/// Restores a snapshot on the back end that `open_backend` gives.
+///
+/// # Errors
+/// The snapshot is refused, does not fit this host, or the machine cannot be made.
+pub fn restore(
+    request: RestoreRequest,
+    console: Console,
+    open_backend: impl FnOnce() -> Result<Box<dyn Hypervisor>, MachineError>,
+    mut profile: Profile,
+) -> Result<Vm, RestoreError> {
+    let (snapshot, backend) = profile.phase(OPERATION, "artifact_open", |_| {
+        let snapshot = Snapshot::open(&request.snapshot)?;
+        if let Some(destination) = &request.capture.destination {
+            destination_checks(destination).map_err(RestoreError::Destination)?;
+        }
+        check_contract(snapshot.manifest(), &request.snapshot)?;
+        let backend = open_backend()?;
+        check_host(snapshot.manifest(), &*backend, &request.snapshot)?;
+        Ok::<_, RestoreError>((snapshot, backend))
+    })?;
+    let memory = profile.phase(OPERATION, "memory_map", |_| map_memory(&snapshot))?;
+    let mut parts = profile.phase(OPERATION, "partition_create", |_| {
+        assembly::create(
+            &*backend,
+            &memory,
+            snapshot.manifest().vcpus,
+            // A capture of this machine copies: the log tells what to copy beyond the base.
+            PartitionOptions {
+                log_dirty_pages: true,
+            },
+            console,
+        )
+    })?;
+    profile.phase(OPERATION, "saved_state_restore", |_| {
+        restore_state(&snapshot, &mut parts)
+    })?;
+    let ram = VmRam {
+        memory,
+        file: None,
+        place: RamPlace::PrivateView,
+    };
+    Ok(parts.into_vm(backend, ram, request.capture, profile, OPERATION))
+}
+
+/// What this build's machine must have in common with the snapshot's.
+fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<(), RestoreError> {
+    let incompatible = |why: String| RestoreError::Incompatible {
+        snapshot: snapshot.to_owned(),
+        why,
+    };
+    if manifest.machine_contract != nvx_machine::CONTRACT_VERSION {
+        return Err(incompatible(format!(
+            "made by machine contract {}, this build has contract {}",
+            manifest.machine_contract,
+            nvx_machine::CONTRACT_VERSION
+        )));
+    }
+    let here = nvx_devices::Ports::NAMES;
+    let there: Vec<&str> = manifest
+        .devices
+        .iter()
+        .map(|device| device.name.as_str())
+        .collect();
+    if there != here {
+        return Err(incompatible(format!(
+            "its devices are [{}], this build has [{}]",
+            there.join(", "),
+            here.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// What this host must offer that the snapshot's did.
+fn check_host(
+    manifest: &Manifest,
+    backend: &dyn Hypervisor,
+    snapshot: &Path,
+) -> Result<(), RestoreError> {
+    let incompatible = |why: String| RestoreError::Incompatible {
+        snapshot: snapshot.to_owned(),
+        why,
+    };
+    if manifest.backend != backend.name() {
+        return Err(incompatible(format!(
+            "captured on back end '{}', this is '{}'",
+            manifest.backend,
+            backend.name()
+        )));
+    }
+    let here: CpuModel = backend.cpu_model().map_err(MachineError::from)?;
+    if manifest.cpu.vendor != here.vendor() {
+        return Err(incompatible(format!(
+            "captured on a CPU of vendor '{}', this host's is '{}'",
+            manifest.cpu.vendor,
+            here.vendor()
+        )));
+    }
+    let missing = missing_features(&saved_features(manifest), &here.features());
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(incompatible(format!(
+            "the guest uses CPU features that this host lacks: {}",
+            missing.join(", ")
+        )))
+    }
+}
+
+fn saved_features(manifest: &Manifest) -> Vec<FeatureWord> {
+    manifest
+        .cpu
+        .features
+        .iter()
+        .map(|word| FeatureWord {
+            leaf: word.leaf,
+            subleaf: word.subleaf,
+            register: match word.register {
+                CpuRegister::Eax => FeatureRegister::Eax,
+                CpuRegister::Ebx => FeatureRegister::Ebx,
+                CpuRegister::Ecx => FeatureRegister::Ecx,
+                CpuRegister::Edx => FeatureRegister::Edx,
+            },
+            bits: word.bits,
+        })
+        .collect()
+}
+
+fn map_memory(snapshot: &Snapshot) -> Result<Arc<GuestMemory>, RestoreError> {
+    let layout = snapshot
+        .manifest()
+        .ram_layout()
+        .map_err(|error| RestoreError::Incompatible {
+            snapshot: snapshot.path().to_owned(),
+            why: error.to_string(),
+        })?;
+    let file = snapshot
+        .memory()
+        .try_clone()
+        .map_err(|source| MachineError::Host {
+            what: "file descriptor",
+            source,
+        })?;
+    let memory =
+        GuestMemory::private_file(layout, file, &snapshot.memory_path()).map_err(RamError::from)?;
+    Ok(Arc::new(memory))
+}
+
+fn restore_state(snapshot: &Snapshot, parts: &mut Parts) -> Result<(), RestoreError> {
+    let reader = snapshot.state().map_err(|source| RestoreError::State {
+        snapshot: snapshot.path().to_owned(),
+        source,
+    })?;
+    let mut units = Units::new(snapshot.path(), reader);
+    for (index, vcpu) in parts.vcpus.iter_mut().enumerate() {
+        units.restore_vcpu(index, &mut **vcpu)?;
+    }
+    units.restore_irq_chip(&*parts.partition)?;
+    let mut ports = parts.shared.ports();
+    units.restore_devices(&mut ports)?;
+    ports.set_snapshot_outcome(SnapshotOutcome::Restored);
+    drop(ports);
+    units.restore_clock(&*parts.partition)
+}

@@ -1,0 +1,3 @@
+//! The floor program on this machine.
+#[test]
+fn a() {}
