@@ -23,11 +23,11 @@ use crate::volatile::VolatileBytes;
 const MAX_WRITE_BYTES: u64 = 1 << 20;
 
 /// How much is copied between two requests to the system to start storing it. On ext4 a copy of
-/// 64 MiB in one piece, synced, took 34 ms with such requests and 60 ms without (n = 15, medians).
+/// 64 MiB in one piece, synced, took 36 ms with such requests and 60 ms without (n = 15, medians).
 const HAND_OVER_BYTES: u64 = 8 << 20;
 
 /// The mean length of a write from which such a request pays. With 4 KiB writes (every other page)
-/// the same copy took 211-227 ms with requests and 184-195 ms without.
+/// the same copy took 211-227 ms with requests and 184-201 ms without.
 const HAND_OVER_WRITE_BYTES: u64 = 64 << 10;
 
 /// What a copy did.

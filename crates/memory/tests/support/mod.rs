@@ -1,10 +1,8 @@
 //! What the tests of this crate share: layouts, patterns of pages, places for files.
 
 #![allow(dead_code, reason = "each test file uses a part")]
-#![allow(
-    clippy::unwrap_used,
-    reason = "a failing preparation fails the test, a missing one is printed"
-)]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+#![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
