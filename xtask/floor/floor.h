@@ -58,6 +58,8 @@ struct machine {
 	/* What port 0x605 answers; 3 also raises bit 1 of the console status. */
 	uint8_t outcome;
 	int restored_untold;
+	/* How often the guest has asked for the console's status since it last did anything else. */
+	unsigned asked;
 	char input[256];
 	size_t input_at, input_len;
 	char line[256];

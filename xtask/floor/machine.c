@@ -251,13 +251,16 @@ static void put(struct machine *machine, char byte)
 	}
 }
 
-/* Console status. Sleeps while there is nothing to tell: the guest only asks when it is idle. */
+/*
+ * Console status. The second question in a row means that the guest is idle (the first may only want to know
+ * whether there is a console), and then the answer waits until there is something to tell.
+ */
 static int status(struct machine *machine, uint8_t *value)
 {
 	*value = 0;
 	if (machine->restored_untold) {
 		*value = 2;
-	} else if (machine->input_at == machine->input_len) {
+	} else if (machine->input_at == machine->input_len && machine->asked++) {
 		ssize_t bytes = read(0, machine->input, sizeof(machine->input));
 		if (bytes <= 0)
 			return 0;
@@ -292,6 +295,8 @@ enum stop machine_run(struct machine *machine, int *exit_status)
 		}
 		uint8_t *data = (uint8_t *)run + run->io.data_offset;
 		int out = run->io.direction == KVM_EXIT_IO_OUT;
+		if (run->io.port != 0xea)
+			machine->asked = 0;
 		switch (run->io.port) {
 		case 0xe9:
 			if (out)

@@ -71,6 +71,7 @@ pub fn boot(
     let ram = VmRam {
         memory,
         file,
+        link_spent: false,
         place,
     };
     Ok(parts.into_vm(backend, ram, request.capture, profile, OPERATION))

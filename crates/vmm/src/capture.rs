@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvx_host::{Directory, Termination, TerminationSignals};
 use nvx_hypervisor::FeatureRegister;
-use nvx_memory::{Strategy, ViewKind};
+use nvx_memory::{RamFileKind, Strategy, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
     CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Manifest, MemoryLayer, Publication, Published,
@@ -110,7 +110,10 @@ fn run_protocol(
         staging.write_state(&saved.state)
     })?;
     profile.phase(OPERATION, "publication_memory", |_| match &vm.ram.file {
-        Some(file) if choice.publication == Publication::Link => staging.link_memory(file.file()),
+        Some(file) if choice.publication == Publication::Link => {
+            vm.ram.link_spent = file.kind() == RamFileKind::Nameless;
+            staging.link_memory(file.file())
+        }
         _ => Ok(()),
     })?;
     profile.phase(OPERATION, "publication_manifest", |_| {
@@ -167,6 +170,9 @@ fn choose_publication(vm: &Vm, destination: &Path) -> Choice {
     };
     if vm.policy.continue_after {
         return copy("the guest goes on and keeps its RAM file");
+    }
+    if vm.ram.link_spent {
+        return copy("the nameless RAM file was linked by an earlier capture that failed");
     }
     let same_file_system = Directory::open(&parent_directory(destination))
         .is_ok_and(|parent| parent.same_file_system(file.file()).unwrap_or(false));

@@ -72,6 +72,7 @@ pub fn restore(
     let ram = VmRam {
         memory,
         file: None,
+        link_spent: false,
         place: RamPlace::PrivateView,
     };
     Ok(parts.into_vm(backend, ram, request.capture, profile, OPERATION))

@@ -67,6 +67,9 @@ pub trait Observer {
 pub(crate) struct VmRam {
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) file: Option<RamFile>,
+    /// A nameless file can be given a name once only, so a capture that fails after linking it
+    /// leaves one that the next capture must copy.
+    pub(crate) link_spent: bool,
     pub(crate) place: RamPlace,
 }
 
