@@ -63,13 +63,17 @@ static int create_file(int directory, const char *name, const void *data, size_t
 }
 
 /*
- * Writeback is started on all files before the first is synced, so that one journal commit serves all;
- * a file system in memory has nothing to write back.
+ * All files are written back before the first is synced, so that one journal commit serves all. For RAM the
+ * writeback is the kind that waits: of many scattered pages, ext4 writes the rest of a writeback that was
+ * only started more slowly (every other page of 128 MiB: median 124-143 ms started, 116-126 ms waited for).
  */
 static void sync_and_commit(struct destination *destination, int staging, const int files[3])
 {
-	for (int i = 0; i < 3; i++)
+	for (int i = 1; i < 3; i++)
 		sync_file_range(files[i], 0, 0, SYNC_FILE_RANGE_WRITE);
+	sync_file_range(files[0], 0, 0,
+			SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+				SYNC_FILE_RANGE_WAIT_AFTER);
 	for (int i = 0; i < 3; i++)
 		if (fdatasync(files[i]))
 			fail("fdatasync");

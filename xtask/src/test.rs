@@ -224,9 +224,10 @@ fn run_nextest(
     shard: Option<&str>,
     skips_file: &Path,
 ) -> Result<Outcome> {
+    // nextest's store lies in the workspace, wherever the target directory is.
     let report = workspace
-        .target_dir
-        .join("nextest")
+        .root
+        .join("target/nextest")
         .join(lane.name())
         .join("junit.xml");
     // A report of an earlier run must not stand in for one that could not be built.

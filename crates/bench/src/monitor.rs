@@ -251,8 +251,7 @@ impl Monitor {
 
     /// The process's peak resident set so far, in bytes; `None` where the system does not tell.
     pub fn peak_rss_bytes(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        peak_rss_from_status(&status)
+        nvx_host::process_peak_rss_bytes(self.pid())
     }
 
     /// Waits for the process to end and expects `expected` as its exit status.
@@ -318,12 +317,6 @@ impl Drop for Monitor {
     }
 }
 
-fn peak_rss_from_status(status: &str) -> Option<u64> {
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kib: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,11 +372,9 @@ mod tests {
     }
 
     #[test]
-    fn peak_rss_is_read_in_bytes() {
-        assert_eq!(
-            peak_rss_from_status("Name:\tx\nVmHWM:\t    1234 kB\nVmRSS:\t 1 kB\n"),
-            Some(1234 * 1024)
-        );
-        assert_eq!(peak_rss_from_status("Name:\tx\n"), None);
+    fn the_peak_rss_of_a_living_process_is_known() {
+        let mut monitor = shell("echo READY; read x", LIMIT);
+        monitor.wait_for_line("READY").expect("a line");
+        assert!(monitor.peak_rss_bytes() > Some(64 << 10));
     }
 }

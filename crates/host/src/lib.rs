@@ -13,26 +13,26 @@ mod stale_report;
 
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "linux")]
+use linux as os;
 
 pub use file_error::{CreateError, FileKind, LinkError, OpenError, RenameError};
 pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
-#[cfg(target_os = "linux")]
-pub use linux::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
-#[cfg(target_os = "linux")]
-pub use linux::lock::{FileLock, try_lock_exclusive};
-#[cfg(target_os = "linux")]
-pub use linux::publish::{
-    RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
+pub use os::control_socket::{
+    ControlListener, ControlSocketError, ControlStream, MAX_CONTROL_PATH_BYTES, StreamRead,
 };
-#[cfg(target_os = "linux")]
-pub use linux::signals::{Termination, TerminationSignals};
-#[cfg(target_os = "linux")]
-pub use linux::stale::{
+pub use os::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
+pub use os::lock::{FileLock, try_lock_exclusive};
+pub use os::publish::{
+    RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
+    start_writeback_of,
+};
+pub use os::signals::{Termination, TerminationSignals};
+pub use os::stale::{
     LockedDirectory, RAM_FILE_PREFIX, STAGING_PREFIX, create_locked_directory, random_name,
     remove_stale,
 };
-#[cfg(target_os = "linux")]
-pub use linux::stdio::{ConsoleInput, ConsoleOutput, InputRead};
-#[cfg(target_os = "linux")]
-pub use linux::wait::{Interest, Waker, wait_any};
+pub use os::stdio::{ConsoleInput, ConsoleOutput, InputRead};
+pub use os::usage::{allocated_bytes, process_peak_rss_bytes};
+pub use os::wait::{Interest, WaitSource, Waitable, Waker, wait_any, wait_many};

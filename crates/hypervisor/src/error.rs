@@ -18,6 +18,12 @@ pub struct SystemError {
 /// The back end cannot be used on this host.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The back end is another operating system's.
+    #[error("back end {backend} does not exist on this operating system")]
+    NotOnThisSystem {
+        /// Its name.
+        backend: &'static str,
+    },
     /// The device file is not there.
     #[error("{}: not present; load the kvm module (kvm_intel or kvm_amd) and enable virtualization in the firmware", device.display())]
     NotPresent {
@@ -25,12 +31,14 @@ pub enum OpenError {
         device: PathBuf,
     },
     /// The device file may not be opened by this user.
-    #[error("{}: no permission; add this user to group '{group}' (usermod -aG {group} USER, then log in again)", device.display())]
+    #[error("{}: no permission; {}", device.display(), permission_advice(group, *group_may_open))]
     NoPermission {
         /// The device file.
         device: PathBuf,
         /// Name (or number) of the group that owns the device file.
         group: String,
+        /// Whether members of that group may open it for reading and writing.
+        group_may_open: bool,
     },
     /// The device file cannot be opened for another reason.
     #[error("{}: cannot be opened", device.display())]
@@ -54,6 +62,17 @@ pub enum OpenError {
     /// A call on the opened device failed.
     #[error("the hypervisor does not answer as it must")]
     System(#[from] SystemError),
+}
+
+fn permission_advice(group: &str, group_may_open: bool) -> String {
+    if group_may_open {
+        format!("add this user to group '{group}' (usermod -aG {group} USER, then log in again)")
+    } else {
+        format!(
+            "only its owner may open it, not even its group '{group}'; as root give it to a group \
+             (chgrp kvm and chmod 660) and add this user to that group"
+        )
+    }
 }
 
 /// A partition or a vCPU could not be made.

@@ -21,6 +21,8 @@ pub mod fake;
 #[cfg(target_os = "linux")]
 pub mod kvm;
 mod registers;
+mod select;
+pub mod soft;
 mod state;
 mod traits;
 
@@ -28,6 +30,7 @@ pub use cpu::{CpuModel, CpuidEntry, FeatureRegister, FeatureWord, missing_featur
 pub use error::{CreateError, OpenError, RunError, StateError, SystemError};
 pub use exit::VcpuExit;
 pub use registers::{Registers, Segment, SystemRegisters, TableRegister};
+pub use select::{BACKEND_CHOICES, BackendChoice, Selected, UnknownBackend, open_backend};
 pub use state::{
     ClockState, DebugRegisters, ExtendedControlRegister, IrqChipState, Msr, PendingEvents,
     RunState, SavedState, VcpuState,

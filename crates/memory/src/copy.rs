@@ -4,6 +4,10 @@
 //! Only what may differ from zeros is looked at (data of the file behind the view, pages of this
 //! process), and of that only pages that do differ are written: holes stay holes. The kernel copies
 //! straight from guest RAM, so no second copy of RAM is ever in memory.
+//!
+//! Which pages are this process's own the page map tells. Where it cannot be read, the dirty set does
+//! if it is known to be complete; else all of RAM is looked at. A page is never left out because
+//! nobody noticed its store.
 
 use std::fs::File;
 use std::io;
@@ -149,21 +153,30 @@ impl GuestMemory {
 
     /// The pages that may hold something, as extents of the RAM file.
     fn extents_to_copy(&self) -> Result<ExtentList, CopyError> {
+        let dirty_set_is_complete = self.take_dirty_set_is_complete();
         let everything = || ExtentList::of_layout(self.layout());
         let found = match self.source() {
             Source::Shared { file, .. } => self.file_data(file)?.unwrap_or_else(everything),
-            Source::Private { file, .. } => match self.file_data(file)? {
-                // The page map knows the copied pages better than logs, which may not have been
-                // kept; but it may be out of reach.
-                Some(data) => {
-                    let own = self.private_pages().unwrap_or_default();
-                    data.union(&own).union(&self.dirty().extents())
+            Source::Private { file, .. } => {
+                match (self.file_data(file)?, self.own_pages(dirty_set_is_complete)) {
+                    (Some(data), Some(own)) => data.union(&own),
+                    _ => everything(),
                 }
-                None => everything(),
-            },
-            Source::Anonymous => self.private_pages().unwrap_or_else(|_| everything()),
+            }
+            Source::Anonymous => self
+                .own_pages(dirty_set_is_complete)
+                .unwrap_or_else(everything),
         };
         Ok(found.pages_in(self.layout()))
+    }
+
+    /// The pages that were written since RAM was mapped, and maybe more; `None` if there is no way
+    /// to know them all.
+    fn own_pages(&self, dirty_set_is_complete: bool) -> Option<ExtentList> {
+        match self.private_pages() {
+            Ok(pages) => Some(pages.union(&self.dirty().extents())),
+            Err(_) => dirty_set_is_complete.then(|| self.dirty().extents()),
+        }
     }
 
     fn file_data(&self, file: &File) -> Result<Option<ExtentList>, CopyError> {
@@ -238,7 +251,7 @@ impl Copy<'_> {
         }
         let start = self.handed_over.file_end_bytes;
         if bytes / (calls - self.handed_over.calls).max(1) >= HAND_OVER_WRITE_BYTES {
-            storage::start_writeback(self.destination, start, file_end_bytes - start);
+            nvx_host::start_writeback_of(self.destination, start, file_end_bytes - start);
         }
         self.handed_over = HandedOver {
             file_end_bytes,
@@ -311,6 +324,111 @@ impl Copy<'_> {
                 offset_bytes,
                 source,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
+
+    use super::*;
+    use crate::{GuestAddress, RamFile, RamLayout};
+
+    const PAGES_OF_RANGE: u64 = 64;
+    const HIGH_START: u64 = 1 << 32;
+
+    fn layout() -> RamLayout {
+        let range = |start, file_offset_bytes| RamRange {
+            start: GuestAddress(start),
+            size_bytes: PAGES_OF_RANGE * PAGE_SIZE_BYTES,
+            file_offset_bytes,
+        };
+        RamLayout::new(vec![range(0, 0), range(HIGH_START, 1 << 20)]).unwrap()
+    }
+
+    /// A private view of a file of holes, and anonymous RAM, both without a page map that answers.
+    fn views_without_page_map() -> [GuestMemory; 2] {
+        let layout = layout();
+        let base = RamFile::create(&std::env::temp_dir(), layout.file_len_bytes()).unwrap();
+        let file = base.try_clone_file().unwrap();
+        let private = GuestMemory::private_file(layout.clone(), file, Path::new("base")).unwrap();
+        let anonymous = GuestMemory::anonymous(layout).unwrap();
+        [private, anonymous].map(|mut memory| {
+            assert!(memory.page_map_readable());
+            memory.replace_page_map(File::open("/dev/null").unwrap());
+            assert!(!memory.page_map_readable());
+            assert!(memory.open_page_map().is_err());
+            memory
+        })
+    }
+
+    /// The guest's store to the first page of the high range, which the accessor does not see.
+    fn store_as_guest(memory: &GuestMemory) {
+        memory.bytes_of(1).unwrap().write(0, &[7]).unwrap();
+    }
+
+    /// Copies RAM; tells the report and whether the guest's byte has arrived.
+    fn copy(memory: &GuestMemory) -> (CopyReport, bool) {
+        use std::os::unix::fs::FileExt;
+        let target = RamFile::create(&std::env::temp_dir(), 0).unwrap();
+        let report = memory.copy_to(target.file(), Path::new("target")).unwrap();
+        let mut byte = [0];
+        target.file().read_exact_at(&mut byte, 1 << 20).unwrap();
+        (report, byte == [7])
+    }
+
+    #[test]
+    fn a_store_that_nobody_logged_is_copied() {
+        for memory in views_without_page_map() {
+            memory.write(GuestAddress(0), &[1]).unwrap();
+            store_as_guest(&memory);
+            let (report, arrived) = copy(&memory);
+            assert!(arrived);
+            assert_eq!(
+                (report.pages, report.zero_pages),
+                (2, 2 * PAGES_OF_RANGE - 2)
+            );
+        }
+    }
+
+    #[test]
+    fn a_log_of_one_range_speaks_for_no_other() {
+        for memory in views_without_page_map() {
+            store_as_guest(&memory);
+            memory.merge_dirty(0, &[1]).unwrap();
+            let (report, arrived) = copy(&memory);
+            assert!(arrived);
+            assert_eq!(
+                (report.pages, report.zero_pages),
+                (1, 2 * PAGES_OF_RANGE - 1)
+            );
+        }
+    }
+
+    #[test]
+    fn logs_of_all_ranges_spare_a_look_at_everything_once() {
+        for memory in views_without_page_map() {
+            memory.merge_dirty(0, &[0b110]).unwrap();
+            memory.merge_dirty(1, &[]).unwrap();
+            let (report, _) = copy(&memory);
+            assert_eq!((report.pages, report.zero_pages), (0, 2));
+            // The guest has run on, and its log was not asked for again.
+            store_as_guest(&memory);
+            assert!(copy(&memory).1);
+        }
+    }
+
+    #[test]
+    fn a_guest_that_stores_by_the_accessor_needs_no_log() {
+        for memory in views_without_page_map() {
+            memory.declare_all_guest_stores_use_accessor();
+            memory.write(GuestAddress(HIGH_START), &[7]).unwrap();
+            for _ in 0..2 {
+                let (report, arrived) = copy(&memory);
+                assert!(arrived);
+                assert_eq!((report.pages, report.zero_pages), (1, 0));
+            }
         }
     }
 }

@@ -5,7 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nvx_host::FileSystem;
 use thiserror::Error;
 
 use crate::dirty::{DirtyBitmap, DirtyLogError, DirtySet};
@@ -187,6 +189,9 @@ pub struct GuestMemory {
     dirty: Vec<DirtyBitmap>,
     source: Source,
     page_map: OnceLock<File>,
+    /// Of each range: whether the hypervisor's log was merged since the last copy.
+    log_merged: Vec<AtomicBool>,
+    accessor_sees_all_stores: AtomicBool,
 }
 
 impl GuestMemory {
@@ -283,12 +288,15 @@ impl GuestMemory {
             .iter()
             .map(|range| DirtyBitmap::new(range.pages()))
             .collect();
+        let log_merged = layout.ranges().iter().map(|_| AtomicBool::new(false));
         Ok(Self {
+            log_merged: log_merged.collect(),
             layout,
             views,
             dirty,
             source,
             page_map: OnceLock::new(),
+            accessor_sees_all_stores: AtomicBool::new(false),
         })
     }
 
@@ -300,7 +308,7 @@ impl GuestMemory {
             name: name.clone(),
             source,
         };
-        if os::is_in_memory_file_system(file).map_err(inspect)? {
+        if FileSystem::of(file).map_err(inspect)?.is_memory() {
             return Ok(());
         }
         for view in &self.views {
@@ -440,7 +448,9 @@ impl GuestMemory {
     }
 
     /// Adds a hypervisor's log of one RAM range to the dirty set: bit 0 of word 0 is the range's
-    /// first page. Bits behind the last page are ignored.
+    /// first page. Bits behind the last page are ignored. The log must have been kept since the
+    /// hypervisor was given the range, or since the last merge: once every range's log was merged,
+    /// the next copy may take the dirty set for all that was written.
     ///
     /// # Errors
     /// [`DirtyLogError`]; then nothing has been merged.
@@ -454,6 +464,9 @@ impl GuestMemory {
                 count,
             })?;
         if bitmap.merge(log) {
+            if let Some(merged) = self.log_merged.get(region_index) {
+                merged.store(true, Ordering::Release);
+            }
             return Ok(());
         }
         let pages = self
@@ -516,14 +529,47 @@ impl GuestMemory {
         })
     }
 
+    /// Declares that the guest has no way to RAM but [`write`](Self::write), as when its processor
+    /// is software in this process: then the dirty set is all that was written, without any log.
+    pub fn declare_all_guest_stores_use_accessor(&self) {
+        self.accessor_sees_all_stores.store(true, Ordering::Release);
+    }
+
+    /// Whether the dirty set has every page written so far, for one copy: the logs are asked for
+    /// anew each time, since the guest runs on between copies.
+    pub(crate) fn take_dirty_set_is_complete(&self) -> bool {
+        let mut all_merged = true;
+        for merged in &self.log_merged {
+            all_merged &= merged.swap(false, Ordering::AcqRel);
+        }
+        all_merged || self.accessor_sees_all_stores.load(Ordering::Acquire)
+    }
+
     /// Opens this process's page map, which a copy of anonymous or private RAM uses to find pages
-    /// without reading them. To be called before privileges are dropped, after which it may no
-    /// longer be readable; without it such a copy looks at all of RAM.
+    /// without reading them, and tries to read it. To be called before privileges are dropped, after
+    /// which it may no longer be possible. Without it a copy needs a complete dirty set
+    /// ([`merge_dirty`](Self::merge_dirty) of every range), or it looks at all of RAM.
     ///
     /// # Errors
     /// What the system said; the view works without.
     pub fn open_page_map(&self) -> io::Result<()> {
-        self.page_map().map(|_| ())
+        let file = self.page_map()?;
+        match self.views.first() {
+            Some(view) => os::page_map::try_reading(file, view.bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a copy will find pages by the page map; if not, the hypervisor's dirty log is wanted.
+    /// As [`open_page_map`](Self::open_page_map), for those who need no reason.
+    pub fn page_map_readable(&self) -> bool {
+        self.open_page_map().is_ok()
+    }
+
+    /// Puts another file in the page map's place.
+    #[cfg(test)]
+    pub(crate) fn replace_page_map(&mut self, file: File) {
+        self.page_map = OnceLock::from(file);
     }
 
     pub(crate) fn page_map(&self) -> io::Result<&File> {

@@ -28,7 +28,7 @@ pub use layout::{
     FILE_OFFSET_ALIGNMENT_BYTES, GuestAddress, LayoutError, MAX_RANGES, PAGE_SIZE_BYTES, RamLayout,
     RamRange,
 };
-pub use ram_file::{RAM_FILE_PREFIX, RamFile, RamFileError, RamFileKind};
+pub use ram_file::{RamFile, RamFileError, RamFileKind};
 pub use writeback::{
     MAX_WORKERS, Plan, Strategy, UnknownStrategy, WorkerCount, WritebackError, WritebackReport,
 };

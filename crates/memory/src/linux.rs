@@ -41,14 +41,6 @@ use crate::volatile::VolatileBytes;
 /// writeback together are near equal there, and half the bytes are written.
 pub(crate) const SHARED_BLOCK_FILE_ADVICE: Advice = Advice::Random;
 
-/// `f_type` of file systems whose files live in memory: advice about reading from a device means
-/// nothing there. Values from `linux/magic.h`.
-const MEMORY_FILE_SYSTEMS: [u32; 3] = [
-    0x0102_1994, // TMPFS_MAGIC
-    0x8584_58f6, // RAMFS_MAGIC
-    0x9584_58f6, // HUGETLBFS_MAGIC
-];
-
 /// What backs one mapped range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Backing<'a> {
@@ -163,13 +155,6 @@ impl Drop for RangeView {
             unsafe { munmap(self.bytes.start().as_ptr().cast(), self.bytes.size_bytes()) };
         debug_assert!(unmapped.is_ok(), "unmapping a range as it was mapped");
     }
-}
-
-/// Whether the file's pages live in memory only.
-pub(crate) fn is_in_memory_file_system(file: &File) -> io::Result<bool> {
-    let kind = rustix::fs::fstatfs(file)?.f_type;
-    // The kernel's magic numbers are 32 bits wide; the field is a signed long.
-    Ok(MEMORY_FILE_SYSTEMS.contains(&(kind as u32)))
 }
 
 /// Whether the descriptor was opened for writing.

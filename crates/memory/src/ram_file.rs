@@ -7,26 +7,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, flock, ftruncate, openat, statat, unlinkat,
+use nvx_host::{
+    CreateError, Directory, FileIdentity, FileLock, OpenError, RAM_FILE_PREFIX, random_name,
+    try_lock_exclusive,
 };
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
-
-/// How the name of a named RAM file begins.
-pub const RAM_FILE_PREFIX: &str = ".nvx-ram-";
 
 /// Names tried before giving up; a second one is needed only if a cleaner catches the file between
 /// its creation and its lock.
 const MAX_NAMES: u32 = 16;
-
-/// Read and write for the owner: guest RAM holds the guest's secrets.
-const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Whether a RAM file has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +36,20 @@ pub enum RamFileError {
     Directory {
         /// The directory.
         directory: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// Why.
+        source: OpenError,
     },
     /// The file cannot be made.
     #[error("cannot create a RAM file in {}", directory.display())]
     Create {
+        /// The directory.
+        directory: PathBuf,
+        /// Why.
+        source: CreateError,
+    },
+    /// There is no random name to be had for the file.
+    #[error("cannot find a name for a RAM file in {}", directory.display())]
+    Name {
         /// The directory.
         directory: PathBuf,
         /// What the system said.
@@ -91,7 +90,7 @@ pub enum RamFileError {
 #[derive(Debug)]
 pub struct RamFile {
     file: File,
-    directory: OwnedFd,
+    directory: Directory,
     display_name: PathBuf,
     /// The name in `directory` of a named file.
     entry: Option<String>,
@@ -104,67 +103,66 @@ impl RamFile {
     /// [`RamFileError`].
     pub fn create(directory: &Path, size_bytes: u64) -> Result<Self, RamFileError> {
         let ram_file = Self::create_empty(directory)?;
-        ftruncate(&ram_file.file, size_bytes).map_err(|error| RamFileError::Resize {
-            name: ram_file.display_name.clone(),
-            size_bytes,
-            source: error.into(),
-        })?;
+        ram_file
+            .file
+            .set_len(size_bytes)
+            .map_err(|source| RamFileError::Resize {
+                name: ram_file.display_name.clone(),
+                size_bytes,
+                source,
+            })?;
         Ok(ram_file)
     }
 
     fn create_empty(path: &Path) -> Result<Self, RamFileError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
-            RamFileError::Directory {
+        let directory =
+            Directory::open_following(path).map_err(|source| RamFileError::Directory {
                 directory: path.to_owned(),
-                source: error.into(),
-            }
-        })?;
-        // Never with O_EXCL, which would forbid ever giving the file a name.
-        let nameless = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match openat(&directory, ".", nameless, MODE) {
-            Ok(file) => Ok(Self {
-                file: file.into(),
+                source,
+            })?;
+        match directory.create_nameless() {
+            Ok(Some(file)) => Ok(Self {
+                file,
                 directory,
                 display_name: path.join("(nameless)"),
                 entry: None,
             }),
-            // What file systems and kernels without O_TMPFILE answer.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                Self::create_named(path, directory)
-            }
-            Err(error) => Err(RamFileError::Create {
+            Ok(None) => Self::create_named(directory),
+            Err(source) => Err(RamFileError::Create {
                 directory: path.to_owned(),
-                source: error.into(),
+                source,
             }),
         }
     }
 
-    fn create_named(path: &Path, directory: OwnedFd) -> Result<Self, RamFileError> {
-        let failed = |error: Errno| RamFileError::Create {
-            directory: path.to_owned(),
-            source: error.into(),
+    fn create_named(directory: Directory) -> Result<Self, RamFileError> {
+        let path = directory.path().to_owned();
+        let failed = |source| RamFileError::Create {
+            directory: path.clone(),
+            source,
         };
         for _ in 0..MAX_NAMES {
-            let entry = random_name().map_err(failed)?;
-            let flags =
-                OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file: File = match openat(&directory, &entry, flags, MODE) {
-                Ok(file) => file.into(),
-                Err(Errno::EXIST) => continue,
+            let entry = random_name(RAM_FILE_PREFIX).map_err(|source| RamFileError::Name {
+                directory: path.clone(),
+                source,
+            })?;
+            let file = match directory.create_new(&entry) {
+                Ok(file) => file,
+                Err(CreateError::Exists { .. }) => continue,
                 Err(error) => return Err(failed(error)),
             };
             let display_name = path.join(&entry);
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
+            match try_lock_exclusive(&file) {
+                // Where there are no locks nobody gets one, and so nobody removes the file.
+                Ok(FileLock::Taken | FileLock::Unsupported) => {}
                 // A cleaner took the file for a leftover and is about to remove it.
-                Err(Errno::WOULDBLOCK) => continue,
-                Err(error) => {
+                Ok(FileLock::HeldElsewhere) => continue,
+                Err(source) => {
                     // The name is fresh and ours; nothing else could be done about a failure.
-                    let _ = unlinkat(&directory, &entry, AtFlags::empty());
+                    let _ = directory.remove_file(&entry);
                     return Err(RamFileError::Lock {
                         name: display_name,
-                        source: error.into(),
+                        source,
                     });
                 }
             }
@@ -178,7 +176,11 @@ impl RamFile {
                 });
             }
         }
-        Err(failed(Errno::EXIST))
+        Err(failed(CreateError::NoFreeName {
+            path: path.clone(),
+            prefix: RAM_FILE_PREFIX,
+            attempts: MAX_NAMES,
+        }))
     }
 
     /// The file, open for reading and writing.
@@ -224,48 +226,29 @@ impl Drop for RamFile {
             && names_file(&self.directory, entry, &self.file)
         {
             // After a privilege drop it may be refused; then the next start's cleaner removes it.
-            let _ = unlinkat(&self.directory, entry, AtFlags::empty());
+            let _ = self.directory.remove_file(entry);
         }
     }
 }
 
 /// Whether `entry` of `directory` still is `file`.
-fn names_file(directory: &OwnedFd, entry: &str, file: &File) -> bool {
-    let named = statat(directory.as_fd(), entry, AtFlags::SYMLINK_NOFOLLOW);
-    match (named, file.metadata()) {
-        (Ok(named), Ok(open)) => (named.st_dev, named.st_ino) == (open.dev(), open.ino()),
+fn names_file(directory: &Directory, entry: &str, file: &File) -> bool {
+    match (directory.identity_of(entry), FileIdentity::of(file)) {
+        (Ok(Some(named)), Ok(open)) => named == open,
         _ => false,
     }
 }
 
-fn random_name() -> Result<String, Errno> {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // At most 256 bytes are never cut short once the pool is ready; the loop ends either way.
-        filled += getrandom(
-            bytes.get_mut(filled..).unwrap_or_default(),
-            GetRandomFlags::empty(),
-        )?;
-    }
-    Ok(format!(
-        "{RAM_FILE_PREFIX}{:016x}",
-        u64::from_ne_bytes(bytes)
-    ))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileExt, PermissionsExt};
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
     use super::*;
 
     const SIZE: u64 = 1 << 20;
 
     fn named_in(directory: &Path) -> RamFile {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let handle = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
-        RamFile::create_named(directory, handle).unwrap()
+        RamFile::create_named(Directory::open(directory).unwrap()).unwrap()
     }
 
     fn entries(directory: &Path) -> Vec<String> {
@@ -301,17 +284,9 @@ mod tests {
             println!("skipped: no O_TMPFILE in {}", directory.path().display());
             return;
         }
-        use std::os::fd::AsRawFd;
         let target = directory.path().join("memory.bin");
-        let link = format!("/proc/self/fd/{}", ram.file().as_raw_fd());
-        rustix::fs::linkat(
-            rustix::fs::CWD,
-            link,
-            rustix::fs::CWD,
-            &target,
-            AtFlags::SYMLINK_FOLLOW,
-        )
-        .unwrap();
+        let parent = Directory::open(directory.path()).unwrap();
+        nvx_host::link_open_file(ram.file(), &parent, "memory.bin").unwrap();
         ram.file().write_all_at(b"ram", 0).unwrap();
         drop(ram);
         assert_eq!(&std::fs::read(&target).unwrap()[..3], b"ram");
@@ -323,28 +298,23 @@ mod tests {
         let ram = named_in(directory.path());
         assert_eq!(ram.kind(), RamFileKind::Named);
         let path = ram.path().unwrap().to_owned();
-        assert!(
-            path.file_name()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .starts_with(RAM_FILE_PREFIX)
-        );
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with(RAM_FILE_PREFIX));
         let mode = ram.file().metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         let other = File::open(&path).unwrap();
-        let lock = || flock(&other, FlockOperation::NonBlockingLockExclusive);
-        assert_eq!(lock(), Err(Errno::WOULDBLOCK));
+        let lock = || try_lock_exclusive(&other).unwrap();
+        assert_eq!(lock(), FileLock::HeldElsewhere);
         let view = ram.try_clone_file().unwrap();
         drop(ram);
         assert!(!path.exists());
         assert_eq!(
             lock(),
-            Err(Errno::WOULDBLOCK),
+            FileLock::HeldElsewhere,
             "the view's descriptor shares the lock"
         );
         drop(view);
-        assert_eq!(lock(), Ok(()));
+        assert_eq!(lock(), FileLock::Taken);
     }
 
     #[test]

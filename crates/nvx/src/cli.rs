@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
 use nvx_probe_guest::{Fill, ProbeParams};
 
 use crate::size;
@@ -28,17 +30,10 @@ pub enum Command {
     Demo(DemoArgs),
     Run(RunArgs),
     Restore(RestoreArgs),
+    Capture(CaptureCommandArgs),
+    Ctl(CtlArgs),
     Inspect(InspectArgs),
     Guest(GuestArgs),
-}
-
-/// What carries out the guest's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// The best that this host has
-    Auto,
-    /// Linux's /dev/kvm
-    Kvm,
 }
 
 /// Which guest to start.
@@ -70,9 +65,9 @@ pub struct DemoArgs {
     /// Directory where RAM files live [default: beside the snapshot]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
-    /// What carries out the guest's instructions
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    /// What carries out the guest's instructions; auto takes the best that this host has
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    pub backend: BackendChoice,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -101,12 +96,12 @@ pub struct RunArgs {
     /// Directory where the RAM file lives [default: beside the snapshot, else anonymous memory]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
-    /// What carries out the guest's instructions
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    /// What carries out the guest's instructions; auto takes the best that this host has
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    pub backend: BackendChoice,
 }
 
-/// What a capture does.
+/// What a capture does, and who may ask for one.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
     /// Where the guest's request for a snapshot puts it; must not exist yet
@@ -115,6 +110,58 @@ pub struct CaptureArgs {
     /// After the capture the guest goes on, instead of ending
     #[arg(long = "continue", requires = "snapshot")]
     pub continue_after: bool,
+    /// Socket by which `nvx capture` and `nvx ctl` reach this VM
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Directory below which `nvx capture` may put snapshots; repeatable [default: the scratch directory]
+    #[arg(long = "snapshot-root", value_name = "DIR", requires = "control")]
+    pub snapshot_roots: Vec<PathBuf>,
+}
+
+/// Capture a running VM that was started with --control
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx capture ./snap --control ./vm.sock --continue")]
+pub struct CaptureCommandArgs {
+    /// The snapshot directory to make; must lie below a declared root and not exist yet
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The VM's control socket
+    #[arg(long, value_name = "PATH")]
+    pub control: PathBuf,
+    /// The guest goes on afterwards, instead of ending
+    #[arg(long = "continue")]
+    pub continue_after: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Ask about or steer a running VM that was started with --control
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nvx ctl status --control ./vm.sock --json")]
+pub struct CtlArgs {
+    /// What to do
+    #[arg(value_enum)]
+    pub action: CtlAction,
+    /// The VM's control socket
+    #[arg(long, value_name = "PATH")]
+    pub control: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `nvx ctl` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CtlAction {
+    /// Tell about the VM
+    Status,
+    /// Let the vCPUs stand still
+    Pause,
+    /// Let the vCPUs run
+    Resume,
+    /// End the VM; its process ends with 143
+    Stop,
 }
 
 /// Continue a captured guest in this process; the snapshot is not changed
@@ -126,9 +173,9 @@ pub struct RestoreArgs {
     pub directory: PathBuf,
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// What carries out the guest's instructions
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    /// What carries out the guest's instructions; auto takes the best that this host has
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    pub backend: BackendChoice,
 }
 
 /// Show what a snapshot holds
@@ -162,6 +209,11 @@ pub struct GuestExportArgs {
     /// The file to make; must not exist yet
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+}
+
+fn backend_names() -> impl TypedValueParser<Value = BackendChoice> {
+    let names = BACKEND_CHOICES.map(|(name, _)| name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<BackendChoice>())
 }
 
 fn parse_fill(text: &str) -> Result<Fill, String> {

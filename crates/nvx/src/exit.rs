@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 /// The monitor itself failed; every other code of `run` and `restore` is the guest's.
 pub const MONITOR_FAILED: u8 = 125;
+/// A control client ended the VM: as if by SIGTERM.
+pub const STOPPED: u8 = 143;
 /// Bad arguments or input to any other command.
 pub const BAD_INPUT: u8 = 2;
 

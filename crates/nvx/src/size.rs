@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 pub fn format(bytes: u64) -> String {
     for (letter, scale) in UNITS {
         if bytes >= scale {
-            return if bytes % scale == 0 {
+            return if bytes.is_multiple_of(scale) {
                 format!("{} {letter}iB", bytes / scale)
             } else {
                 format!("{:.1} {letter}iB", bytes as f64 / scale as f64)

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod destination;
 mod digest;
 mod manifest;
 mod open;
@@ -23,6 +24,7 @@ mod sample;
 mod staging;
 mod state;
 
+pub use destination::{Destination, parent_of};
 pub use digest::{DIGEST_BYTES, Digest, DigestParseError};
 pub use manifest::limits;
 pub use manifest::{
@@ -30,7 +32,7 @@ pub use manifest::{
     ManifestError, MemoryLayer, Publication, SCHEMA_VERSION, SavedRamRange, StateFile,
 };
 pub use open::{OpenError, Snapshot};
-pub use staging::{PublishError, Published, Staging, destination_checks};
+pub use staging::{PublishError, Published, Staging};
 pub use state::{
     MAX_STATE_BYTES, MAX_STATE_UNITS, STATE_HEADER_VERSION, StateError, StatePayload, StateReader,
     StateWriter,

@@ -15,7 +15,7 @@ use nvx_host::{Directory, FileKind};
 
 use crate::manifest::limits::MAX_MANIFEST_BYTES;
 use crate::manifest::{Manifest, ManifestError};
-use crate::state::{MAX_STATE_BYTES, StateError, StateReader};
+use crate::state::{MAX_STATE_BYTES, StateError, StateReader, StateTable};
 use crate::{Digest, MANIFEST_FILE, MEMORY_FILE, STATE_FILE};
 
 /// Why a snapshot could not be opened. Every text starts with the path of the file at fault.
@@ -147,6 +147,7 @@ pub struct Snapshot {
     path: PathBuf,
     manifest: Manifest,
     state: Vec<u8>,
+    state_table: StateTable,
     memory: File,
 }
 
@@ -162,12 +163,13 @@ impl Snapshot {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let directory = open_directory(path)?;
         let manifest = read_manifest(&directory)?;
-        let state = read_state(&directory, &manifest)?;
+        let (state, state_table) = read_state(&directory, &manifest)?;
         let memory = open_memory(&directory, &manifest)?;
         Ok(Self {
             path: path.to_path_buf(),
             manifest,
             state,
+            state_table,
             memory,
         })
     }
@@ -196,7 +198,17 @@ impl Snapshot {
     ///
     /// None in practice: the envelope was checked when the snapshot was opened.
     pub fn state(&self) -> Result<StateReader<'_>, StateError> {
-        StateReader::parse_trusting_digests(&self.state)
+        self.state_table.reader(&self.state)
+    }
+
+    /// Checks each payload of the state against its own digest. Opening has compared the whole file
+    /// with the manifest, so this finds only what was wrong when the snapshot was written.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::PayloadDigest`].
+    pub fn verify_state(&self) -> Result<(), StateError> {
+        self.state_table.verify(&self.state)
     }
 
     /// The memory file, open for reading only.
@@ -350,7 +362,10 @@ fn read_manifest(directory: &Directory) -> Result<Manifest, OpenError> {
     })
 }
 
-fn read_state(directory: &Directory, manifest: &Manifest) -> Result<Vec<u8>, OpenError> {
+fn read_state(
+    directory: &Directory,
+    manifest: &Manifest,
+) -> Result<(Vec<u8>, StateTable), OpenError> {
     let (file, length_bytes) = open_file(directory, STATE_FILE, MAX_STATE_BYTES as u64)?;
     check_length(
         directory,
@@ -363,11 +378,12 @@ fn read_state(directory: &Directory, manifest: &Manifest) -> Result<Vec<u8>, Ope
     if Digest::of(&bytes) != manifest.state.digest {
         return Err(OpenError::StateDigest { path: path() });
     }
-    StateReader::parse(&bytes).map_err(|source| OpenError::State {
+    // The digest covers every payload, so that their own need not be made again.
+    let table = StateTable::parse(&bytes).map_err(|source| OpenError::State {
         path: path(),
         source,
     })?;
-    Ok(bytes)
+    Ok((bytes, table))
 }
 
 fn open_memory(directory: &Directory, manifest: &Manifest) -> Result<File, OpenError> {

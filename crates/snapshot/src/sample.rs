@@ -85,7 +85,7 @@ pub(crate) fn manifest(state: &[u8]) -> Manifest {
 /// Stages the sample for `destination`, synced and ready to commit.
 pub(crate) fn stage(destination: &Path) -> Staging {
     let state = state();
-    let mut staging = Staging::create(destination).unwrap();
+    let mut staging = Staging::create(&crate::Destination::declare(destination).unwrap()).unwrap();
     let described = staging.write_state(&state).unwrap();
     let manifest = manifest(&state);
     assert_eq!(described, manifest.state);

@@ -15,7 +15,6 @@
 //!
 //! Syncing the content of `memory.bin` is the caller's: it knows how that content was written.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -23,13 +22,14 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use nvx_host::{
-    CreateError, Directory, DirectorySync, FileKind, LinkError, LockedDirectory, RenameError,
+    CreateError, DirectorySync, FileKind, LinkError, LockedDirectory, RenameError,
     RenameMethod, STAGING_PREFIX, create_locked_directory, link_open_file, rename_no_replace_by,
     start_writeback,
 };
 
+use crate::destination::Destination;
 use crate::manifest::{Manifest, ManifestError, StateFile};
-use crate::state::{StateError, StateReader};
+use crate::state::StateTable;
 use crate::{Digest, MANIFEST_FILE, MEMORY_FILE, STATE_FILE};
 
 /// Why a snapshot could not be published.
@@ -113,14 +113,6 @@ pub enum PublishError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The state is not one that could be read again.
-    #[error("{}: {STATE_FILE} is not valid", destination.display())]
-    State {
-        /// The destination as given.
-        destination: PathBuf,
-        /// The reason.
-        source: StateError,
-    },
     /// The manifest is not one that could be read again.
     #[error("{}: {MANIFEST_FILE} is not valid", destination.display())]
     Manifest {
@@ -161,76 +153,10 @@ pub enum PublishError {
     },
 }
 
-/// Checks, without changing anything, what can be known about a destination before a capture: its
-/// parent is a directory that may be written, and nothing has its name. A start calls this so that a
-/// user hears of a mistake at once and not at the first capture.
-///
-/// # Errors
-///
-/// [`PublishError::NoName`], [`PublishError::MissingParent`], [`PublishError::ParentNotDirectory`],
-/// [`PublishError::Parent`], [`PublishError::Exists`], [`PublishError::Lookup`].
-pub fn destination_checks(destination: &Path) -> Result<(), PublishError> {
-    let (parent, _) = open_parent(destination)?;
-    parent
-        .check_writable()
-        .map_err(|source| PublishError::Parent {
-            destination: destination.to_path_buf(),
-            operation: "write to",
-            source,
-        })
-}
-
-/// Opens the destination's parent; the destination must be free.
-fn open_parent(destination: &Path) -> Result<(Directory, OsString), PublishError> {
-    let owned = || destination.to_path_buf();
-    let name = destination
-        .file_name()
-        .ok_or_else(|| PublishError::NoName {
-            destination: owned(),
-        })?;
-    let parent_path = match destination.parent() {
-        Some(path) if !path.as_os_str().is_empty() => path,
-        _ => Path::new("."),
-    };
-    let parent = Directory::open_following(parent_path).map_err(|error| match error {
-        nvx_host::OpenError::NotFound { path } => PublishError::MissingParent {
-            destination: owned(),
-            parent: path,
-        },
-        nvx_host::OpenError::WrongKind { path, found, .. } => PublishError::ParentNotDirectory {
-            destination: owned(),
-            parent: path,
-            found,
-        },
-        nvx_host::OpenError::InvalidName { .. } => PublishError::NoName {
-            destination: owned(),
-        },
-        nvx_host::OpenError::System {
-            operation, source, ..
-        } => PublishError::Parent {
-            destination: owned(),
-            operation,
-            source,
-        },
-    })?;
-    match parent.kind(name) {
-        Ok(None) => Ok((parent, name.to_owned())),
-        Ok(Some(_)) => Err(PublishError::Exists {
-            destination: owned(),
-        }),
-        Err(source) => Err(PublishError::Lookup {
-            destination: owned(),
-            source,
-        }),
-    }
-}
-
 /// A snapshot in the making. Dropping it before [`Staging::commit`] removes all that it made.
 #[derive(Debug)]
 pub struct Staging {
-    destination: PathBuf,
-    parent: Directory,
-    destination_name: OsString,
+    destination: Destination,
     staged: LockedDirectory,
     /// Names of the files that were made, for removal.
     made: Vec<&'static str>,
@@ -241,25 +167,23 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Creates the staging directory for `destination`, whose parent must exist and whose name must be
-    /// free. Nothing is made at `destination` itself before the commit.
+    /// Creates the staging directory for `destination`, whose name must be free. Nothing is made at
+    /// `destination` itself before the commit.
     ///
     /// # Errors
     ///
-    /// As [`destination_checks`], and [`PublishError::Create`].
-    pub fn create(destination: &Path) -> Result<Self, PublishError> {
-        let (parent, destination_name) = open_parent(destination)?;
-        let staged = create_locked_directory(&parent, STAGING_PREFIX).map_err(|source| {
-            PublishError::Create {
-                destination: destination.to_path_buf(),
+    /// As [`Destination::check_free`], and [`PublishError::Create`].
+    pub fn create(destination: &Destination) -> Result<Self, PublishError> {
+        destination.check_free()?;
+        let staged = create_locked_directory(destination.parent(), STAGING_PREFIX).map_err(
+            |source| PublishError::Create {
+                destination: destination.path().to_path_buf(),
                 what: "the staging directory",
                 source,
-            }
-        })?;
+            },
+        )?;
         Ok(Self {
-            destination: destination.to_path_buf(),
-            parent,
-            destination_name,
+            destination: destination.clone(),
             staged,
             made: Vec::with_capacity(3),
             state: None,
@@ -272,7 +196,7 @@ impl Staging {
     /// The destination as it was given.
     #[must_use]
     pub fn destination(&self) -> &Path {
-        &self.destination
+        self.destination.path()
     }
 
     /// The second choices that the destination's file system makes necessary, as texts for the
@@ -288,17 +212,14 @@ impl Staging {
         }
     }
 
-    /// Writes `state.bin` and returns what the manifest must say of it.
+    /// Writes `state.bin`, whose bytes a [`StateWriter`](crate::StateWriter) has made, and returns
+    /// what the manifest must say of it.
     ///
     /// # Errors
     ///
-    /// [`PublishError::State`] if the bytes are no state file, [`PublishError::Create`],
-    /// [`PublishError::Io`].
+    /// [`PublishError::Create`], [`PublishError::Io`].
     pub fn write_state(&mut self, bytes: &[u8]) -> Result<StateFile, PublishError> {
-        StateReader::parse_trusting_digests(bytes).map_err(|source| PublishError::State {
-            destination: self.destination.clone(),
-            source,
-        })?;
+        debug_assert!(StateTable::parse(bytes).is_ok(), "not by a StateWriter");
         let description = StateFile {
             length_bytes: bytes.len() as u64,
             digest: Digest::of(bytes),
@@ -320,7 +241,7 @@ impl Staging {
             self.mark_made(MEMORY_FILE);
         }
         linked.map_err(|source| PublishError::Link {
-            destination: self.destination.clone(),
+            destination: self.destination.path().to_path_buf(),
             source,
         })
     }
@@ -343,7 +264,7 @@ impl Staging {
     /// [`PublishError::Create`], [`PublishError::Io`].
     pub fn write_manifest(&mut self, manifest: &Manifest) -> Result<(), PublishError> {
         let not_as_described = |file| PublishError::NotAsDescribed {
-            destination: self.destination.clone(),
+            destination: self.destination.path().to_path_buf(),
             file,
         };
         match &self.state {
@@ -360,7 +281,7 @@ impl Staging {
             Some(_) => {}
         }
         let bytes = manifest.encode().map_err(|source| PublishError::Manifest {
-            destination: self.destination.clone(),
+            destination: self.destination.path().to_path_buf(),
             source,
         })?;
         self.manifest = Some(self.write_new(MANIFEST_FILE, &bytes)?);
@@ -419,21 +340,21 @@ impl Staging {
         // Syncing needs all three files, so this covers a missing one too.
         if !self.synced {
             return Err(PublishError::NotSynced {
-                destination: self.destination.clone(),
+                destination: self.destination.path().to_path_buf(),
             });
         }
         let method = rename_no_replace_by(
             method,
-            &self.parent,
+            self.destination.parent(),
             &self.staged.name,
-            &self.destination_name,
+            self.destination.name(),
         )
         .map_err(|source| match source {
             RenameError::Exists { .. } => PublishError::Exists {
-                destination: self.destination.clone(),
+                destination: self.destination.path().to_path_buf(),
             },
             source => PublishError::Commit {
-                destination: self.destination.clone(),
+                destination: self.destination.path().to_path_buf(),
                 source,
             },
         })?;
@@ -449,7 +370,7 @@ impl Staging {
             .directory
             .length_bytes_of(MEMORY_FILE)
             .map_err(|source| PublishError::Lookup {
-                destination: self.destination.clone(),
+                destination: self.destination.path().to_path_buf(),
                 source,
             })
     }
@@ -467,7 +388,7 @@ impl Staging {
                 .directory
                 .create_new(name)
                 .map_err(|source| PublishError::Create {
-                    destination: self.destination.clone(),
+                    destination: self.destination.path().to_path_buf(),
                     what: name,
                     source,
                 })?;
@@ -482,7 +403,7 @@ impl Staging {
 
     fn incomplete(&self, file: &'static str) -> PublishError {
         PublishError::Incomplete {
-            destination: self.destination.clone(),
+            destination: self.destination.path().to_path_buf(),
             file,
         }
     }
@@ -494,7 +415,7 @@ impl Staging {
         source: io::Error,
     ) -> PublishError {
         PublishError::Io {
-            destination: self.destination.clone(),
+            destination: self.destination.path().to_path_buf(),
             operation,
             what,
             source,
@@ -517,9 +438,9 @@ impl Drop for Staging {
         for name in &self.made {
             let _ = self.staged.directory.remove_file(name);
         }
-        let named = self.parent.identity_of(&self.staged.name);
+        let named = self.destination.parent().identity_of(&self.staged.name);
         if matches!(named, Ok(Some(identity)) if identity == self.staged.identity) {
-            let _ = self.parent.remove_empty_subdirectory(&self.staged.name);
+            let _ = self.destination.parent().remove_empty_subdirectory(&self.staged.name);
         }
     }
 }
@@ -536,7 +457,7 @@ impl Published {
     /// Where the snapshot is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.staging.destination
+        self.staging.destination.path()
     }
 
     /// How the commit was done.
@@ -552,7 +473,7 @@ impl Published {
     /// [`PublishError::Io`]. The snapshot is complete all the same; after a power failure it may be
     /// gone.
     pub fn sync_parent(&self) -> Result<DirectorySync, PublishError> {
-        self.staging.parent.sync().map_err(|source| {
+        self.staging.destination.parent().sync().map_err(|source| {
             self.staging
                 .io_error("sync", "the parent directory", source)
         })

@@ -13,7 +13,7 @@
 //! | table, one entry per payload | unit name 64, kind 64 (both padded with NUL), version 4, length 4, BLAKE3 digest 32 |
 //! | payloads | in table order, without gaps |
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use thiserror::Error;
 
@@ -266,6 +266,71 @@ impl<'a> StatePayload<'a> {
     }
 }
 
+/// The table of a state file whose structure has been checked: where each payload lies. It stands
+/// apart from the file's bytes, so that one owner can keep both.
+#[derive(Debug, Clone)]
+pub(crate) struct StateTable {
+    entries: Vec<TableEntry>,
+}
+
+#[derive(Debug, Clone)]
+struct TableEntry {
+    unit: Range<usize>,
+    kind: Range<usize>,
+    version: u32,
+    payload: Range<usize>,
+    digest: Digest,
+}
+
+impl TableEntry {
+    /// The payload and its label; `None` if `file` is not the file that the entry was read from.
+    fn payload_in<'a>(&self, file: &'a [u8]) -> Option<StatePayload<'a>> {
+        let text = |range: &Range<usize>| std::str::from_utf8(file.get(range.clone())?).ok();
+        Some(StatePayload {
+            unit: text(&self.unit)?,
+            kind: text(&self.kind)?,
+            version: self.version,
+            bytes: file.get(self.payload.clone())?,
+        })
+    }
+}
+
+impl StateTable {
+    /// Reads the table and checks the file's structure: all lengths and all names, no digest.
+    pub(crate) fn parse(file: &[u8]) -> Result<Self, StateError> {
+        Ok(Self {
+            entries: parse_entries(file)?,
+        })
+    }
+
+    /// Checks each payload of `file` against its digest.
+    pub(crate) fn verify(&self, file: &[u8]) -> Result<(), StateError> {
+        for (entry, payload) in self.entries.iter().zip(self.payloads(file)?) {
+            if Digest::of(payload.bytes) != entry.digest {
+                return Err(StateError::PayloadDigest {
+                    unit: payload.unit.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A reader over `file`, from which this table was read.
+    pub(crate) fn reader<'a>(&self, file: &'a [u8]) -> Result<StateReader<'a>, StateError> {
+        Ok(StateReader {
+            payloads: self.payloads(file)?,
+        })
+    }
+
+    fn payloads<'a>(&self, file: &'a [u8]) -> Result<Vec<StatePayload<'a>>, StateError> {
+        let payloads = self.entries.iter().map(|entry| entry.payload_in(file));
+        payloads.collect::<Option<_>>().ok_or(StateError::TooShort {
+            length_bytes: file.len(),
+            part: "table",
+        })
+    }
+}
+
 /// Hands out the payloads of a state file, each once.
 #[derive(Debug, Clone)]
 pub struct StateReader<'a> {
@@ -279,24 +344,9 @@ impl<'a> StateReader<'a> {
     ///
     /// Any [`StateError`] that concerns the file itself.
     pub fn parse(file: &'a [u8]) -> Result<Self, StateError> {
-        let payloads = parse_table(file)?;
-        for payload in &payloads {
-            if Digest::of(payload.0.bytes) != payload.1 {
-                let unit = payload.0.unit.to_owned();
-                return Err(StateError::PayloadDigest { unit });
-            }
-        }
-        Ok(Self {
-            payloads: payloads.into_iter().map(|(payload, _)| payload).collect(),
-        })
-    }
-
-    /// As [`StateReader::parse`] for a file whose bytes have been checked already.
-    pub(crate) fn parse_trusting_digests(file: &'a [u8]) -> Result<Self, StateError> {
-        let payloads = parse_table(file)?;
-        Ok(Self {
-            payloads: payloads.into_iter().map(|(payload, _)| payload).collect(),
-        })
+        let table = StateTable::parse(file)?;
+        table.verify(file)?;
+        table.reader(file)
     }
 
     /// The payloads that have not been taken yet, in file order.
@@ -337,8 +387,8 @@ impl<'a> StateReader<'a> {
     }
 }
 
-/// Splits a file into labelled payloads and the digests that they must have.
-fn parse_table(file: &[u8]) -> Result<Vec<(StatePayload<'_>, Digest)>, StateError> {
+/// Splits a file into the places of its payloads and their labels.
+fn parse_entries(file: &[u8]) -> Result<Vec<TableEntry>, StateError> {
     let length_bytes = file.len();
     if length_bytes > MAX_STATE_BYTES {
         return Err(StateError::TooLong { length_bytes });
@@ -375,26 +425,37 @@ fn parse_table(file: &[u8]) -> Result<Vec<(StatePayload<'_>, Digest)>, StateErro
             part: "table",
         })?;
 
-    let mut end = (HEADER_BYTES + table.len()) as u64;
-    let mut payloads: Vec<(StatePayload<'_>, Digest)> = Vec::with_capacity(count);
-    for (index, entry) in table.chunks_exact(ENTRY_BYTES).enumerate() {
-        let (label, payload_bytes, digest) = parse_entry(index, entry)?;
-        end += u64::from(payload_bytes);
-        let bytes = rest
-            .slice(payload_bytes as usize)
-            .ok_or(StateError::Length {
+    let mut end = HEADER_BYTES + table.len();
+    let mut entries: Vec<TableEntry> = Vec::with_capacity(count);
+    let mut units: Vec<&str> = Vec::with_capacity(count);
+    for (index, bytes) in table.chunks_exact(ENTRY_BYTES).enumerate() {
+        let (unit, kind, version, payload_bytes, digest) = parse_entry(index, bytes)?;
+        let start = end;
+        end = end.saturating_add(payload_bytes as usize);
+        if end > length_bytes {
+            return Err(StateError::Length {
                 length_bytes: length_bytes as u64,
-                expected_bytes: end,
+                expected_bytes: end as u64,
                 source_of_length: "table",
-            })?;
-        if payloads.iter().any(|(known, _)| known.unit == label.unit) {
-            let unit = label.unit.to_owned();
+            });
+        }
+        if units.contains(&unit) {
+            let unit = unit.to_owned();
             return Err(StateError::Duplicate { unit });
         }
-        payloads.push((StatePayload { bytes, ..label }, digest));
+        units.push(unit);
+        let unit_start = HEADER_BYTES + index * ENTRY_BYTES;
+        let kind_start = unit_start + MAX_NAME_BYTES;
+        entries.push(TableEntry {
+            unit: unit_start..unit_start + unit.len(),
+            kind: kind_start..kind_start + kind.len(),
+            version,
+            payload: start..end,
+            digest,
+        });
     }
-    check_length(length_bytes, end, "table")?;
-    Ok(payloads)
+    check_length(length_bytes, end as u64, "table")?;
+    Ok(entries)
 }
 
 fn check_length(
@@ -413,8 +474,8 @@ fn check_length(
     })
 }
 
-/// Reads one table entry; the label's bytes are still empty.
-fn parse_entry(index: usize, entry: &[u8]) -> Result<(StatePayload<'_>, u32, Digest), StateError> {
+/// Reads one table entry: unit name, kind, version, length of the payload, its digest.
+fn parse_entry(index: usize, entry: &[u8]) -> Result<(&str, &str, u32, u32, Digest), StateError> {
     let mut rest = Cursor { rest: entry };
     let mut fields = || -> Option<_> {
         Some((
@@ -430,13 +491,13 @@ fn parse_entry(index: usize, entry: &[u8]) -> Result<(StatePayload<'_>, u32, Dig
         part: "table",
     })?;
     let name = |field, bytes| padded_name(bytes).ok_or(StateError::Name { index, field });
-    let label = StatePayload {
-        unit: name("unit name", unit)?,
-        kind: name("kind", kind)?,
+    Ok((
+        name("unit name", unit)?,
+        name("kind", kind)?,
         version,
-        bytes: &[],
-    };
-    Ok((label, payload_bytes, digest))
+        payload_bytes,
+        digest,
+    ))
 }
 
 /// A name field: an allowed name, then NUL bytes only.

@@ -8,11 +8,13 @@ use nvx_hypervisor::{Hypervisor, Partition, PartitionOptions, Vcpu};
 use nvx_memory::GuestMemory;
 use nvx_profile::Profile;
 
-use crate::console::{InputQueue, OutputBuffer, VmConsole};
+use crate::console::{InputQueue, OutputQueue, VmConsole};
 use crate::error::MachineError;
 use crate::gate::Gate;
 use crate::vcpu_thread::Shared;
-use crate::vm::{CapturePolicy, Console, Vm, VmRam};
+use crate::control::ControlServer;
+use crate::ram::VmRam;
+use crate::vm::{Console, Vm, VmOptions};
 
 /// A machine whose vCPUs have no state yet.
 pub(crate) struct Parts {
@@ -20,7 +22,6 @@ pub(crate) struct Parts {
     pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
     pub(crate) shared: Arc<Shared>,
     input: Option<ConsoleInput>,
-    output: Arc<Mutex<OutputBuffer>>,
 }
 
 /// Makes partition, vCPUs and devices over `memory`.
@@ -42,8 +43,8 @@ pub(crate) fn create(
     let gate = Arc::new(Gate::new().map_err(no_descriptor)?);
     let attention = Arc::new(Waker::new().map_err(no_descriptor)?);
     let input = Arc::new(InputQueue::new(Arc::clone(&gate), Arc::clone(&attention)));
-    let output = Arc::new(Mutex::new(OutputBuffer::new(console.output)));
-    let console_io = VmConsole::new(Arc::clone(&input), Arc::clone(&output), Arc::clone(&gate));
+    let output = Arc::new(OutputQueue::new(console.output));
+    let console_io = VmConsole::new(Arc::clone(&input), Arc::clone(&output));
     let ports = Ports::new(Box::new(console_io), Box::new(SystemClock));
     Ok(Parts {
         partition,
@@ -52,11 +53,10 @@ pub(crate) fn create(
             gate,
             ports,
             Arc::clone(memory),
-            input,
+            (input, output),
             attention,
         )),
         input: console.input,
-        output,
     })
 }
 
@@ -66,29 +66,28 @@ impl Parts {
         self,
         backend: Box<dyn Hypervisor>,
         ram: VmRam,
-        policy: CapturePolicy,
+        options: VmOptions,
         profile: Profile,
         origin: &'static str,
     ) -> Vm {
         self.shared
-            .set_accepts_snapshots(policy.destination.is_some());
+            .set_accepts_snapshots(options.capture.destination.is_some());
         let stop_handles = self.vcpus.iter().map(|vcpu| vcpu.stop_handle()).collect();
+        let cells = self.vcpus.into_iter();
         Vm {
             backend,
-            cells: self
-                .vcpus
-                .into_iter()
-                .map(|vcpu| Arc::new(Mutex::new(vcpu)))
-                .collect(),
+            cells: cells.map(|vcpu| Arc::new(Mutex::new(vcpu))).collect(),
             stop_handles,
             partition: self.partition,
             shared: self.shared,
             ram,
-            policy,
+            policy: options.capture,
             profile,
             input: self.input,
-            output: self.output,
             threads: Vec::new(),
+            control: options.control.map(ControlServer::new),
+            paused: false,
+            captures: 0,
             origin,
         }
     }

@@ -1,23 +1,22 @@
 //! Starting a machine anew.
 
-use std::sync::Arc;
-
-use nvx_hypervisor::{Hypervisor, MAX_VCPUS, PartitionOptions, Registers, SystemRegisters, Vcpu};
+use nvx_hypervisor::{
+    OpenError as BackendError,Hypervisor, MAX_VCPUS, PartitionOptions, Registers, SystemRegisters, Vcpu};
 use nvx_machine::EntryState;
-use nvx_memory::{RamLayout, ViewKind};
+use nvx_memory::RamLayout;
 use nvx_profile::Profile;
-use nvx_snapshot::destination_checks;
+use nvx_snapshot::Destination;
 
 use crate::assembly::{self, Parts};
 use crate::error::{BootError, MachineError};
-use crate::ram::{Ram, RamPlace, RamRequest};
-use crate::vm::{CapturePolicy, Console, Vm, VmRam};
+use crate::ram::{RamPlace, RamRequest, VmRam};
+use crate::vm::{Console, Vm, VmOptions};
 
 /// The operation's name in profile records.
 const OPERATION: &str = "startup";
 
 /// What a new machine is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct BootRequest {
     /// Guest RAM.
     pub layout: RamLayout,
@@ -29,65 +28,53 @@ pub struct BootRequest {
     pub command_line: String,
     /// Where guest RAM is to live.
     pub ram: RamRequest,
-    /// What a capture does.
-    pub capture: CapturePolicy,
+    /// What the VM is given besides.
+    pub options: VmOptions,
 }
 
-/// Starts a guest on the back end that `open_backend` gives.
+/// Starts a guest on the back end that `open_backend` gives; it is asked without the name of a back
+/// end that a snapshot was captured on.
 ///
 /// # Errors
 /// The request is refused, the guest cannot be loaded, or the machine cannot be made.
 pub fn boot(
     request: BootRequest,
     console: Console,
-    open_backend: impl FnOnce() -> Result<Box<dyn Hypervisor>, MachineError>,
+    open_backend: impl FnOnce(Option<&str>) -> Result<Box<dyn Hypervisor>, BackendError>,
     mut profile: Profile,
 ) -> Result<Vm, BootError> {
-    check(&request)?;
-    let backend = profile.phase(OPERATION, "backend_open", |_| open_backend())?;
-    let destination = request.capture.destination.as_deref();
-    let place = RamPlace::decide(&request.ram, destination);
+    check_vcpus(request.vcpus)?;
+    let backend = profile.phase(OPERATION, "backend_open", |_| {
+        open_backend(None).map_err(MachineError::from)
+    })?;
+    let destination = request.options.capture.destination.as_ref();
+    let place = RamPlace::decide(&request.ram, destination.map(Destination::path));
     let ram = profile.phase(OPERATION, "memory_create", |_| {
-        Ram::create(request.layout, place)
+        VmRam::create(request.layout, place)
     })?;
     let entry = profile.phase(OPERATION, "guest_load", |_| {
         nvx_machine::load_pvh(&ram.memory, &request.image, &request.command_line)
     })?;
-    let Ram {
-        memory,
-        file,
-        place,
-    } = ram;
-    let memory = Arc::new(memory);
     let parts = profile.phase(OPERATION, "partition_create", |_| {
+        // Of a shared file and of anonymous memory the kernel itself knows the pages in use.
         let options = PartitionOptions {
-            // A shared file's pages are tracked by the kernel, anonymous ones by the page map.
-            log_dirty_pages: memory.view_kind() == ViewKind::PrivateFile,
+            log_dirty_pages: false,
         };
-        let mut parts = assembly::create(&*backend, &memory, request.vcpus, options, console)?;
+        let mut parts = assembly::create(&*backend, &ram.memory, request.vcpus, options, console)?;
         set_entry_state(&*backend, &mut parts, entry)?;
         Ok::<_, MachineError>(parts)
     })?;
-    let ram = VmRam {
-        memory,
-        file,
-        link_spent: false,
-        place,
-    };
-    Ok(parts.into_vm(backend, ram, request.capture, profile, OPERATION))
+    Ok(parts.into_vm(backend, ram, request.options, profile, OPERATION))
 }
 
-/// What can be refused before anything is made.
-fn check(request: &BootRequest) -> Result<(), BootError> {
-    if !(1..=MAX_VCPUS).contains(&request.vcpus) {
-        return Err(BootError::Vcpus {
-            vcpus: request.vcpus,
+fn check_vcpus(vcpus: u8) -> Result<(), BootError> {
+    if (1..=MAX_VCPUS).contains(&vcpus) {
+        Ok(())
+    } else {
+        Err(BootError::Vcpus {
+            vcpus,
             limit: MAX_VCPUS,
-        });
-    }
-    match &request.capture.destination {
-        Some(destination) => destination_checks(destination).map_err(BootError::Destination),
-        None => Ok(()),
+        })
     }
 }
 

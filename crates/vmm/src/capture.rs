@@ -8,26 +8,33 @@
 //! writeback started, the file system's journal commits as few times as possible.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nvx_host::{Directory, Termination, TerminationSignals};
+use nvx_host::{Termination, TerminationSignals};
 use nvx_hypervisor::FeatureRegister;
-use nvx_memory::{RamFileKind, Strategy, ViewKind};
+use nvx_memory::{GuestMemory, RamFileKind, Strategy, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
-    CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Manifest, MemoryLayer, Publication, Published,
-    SCHEMA_VERSION, SavedRamRange, Staging, StateFile, destination_checks,
+    CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Destination, MEMORY_FILE, Manifest,
+    MemoryLayer, Publication, Published, SCHEMA_VERSION, SavedRamRange, Staging, StateFile,
 };
 
 use crate::error::CaptureError;
-use crate::ram::{Ram, parent_directory};
+use crate::ram::VmRam;
 use crate::state_file::{self, SavedMachine};
 use crate::vm::Vm;
 
 /// The operation's name in profile records.
 const OPERATION: &str = "capture";
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct CaptureRequest {
+    pub(crate) destination: Destination,
+    /// The guest goes on afterwards, so its RAM file cannot be the snapshot's.
+    pub(crate) continue_after: bool,
+}
 
 /// A published snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,62 +44,65 @@ pub struct Captured {
     /// How guest RAM got there.
     pub publication: Publication,
     /// Why so, as a clause.
-    pub reason: &'static str,
+    pub reason: String,
     /// From the start of the input gate to the end of the commit, on the monitor's clock.
     pub generation: Duration,
-}
-
-/// How guest RAM becomes `memory.bin`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    publication: Publication,
-    reason: &'static str,
+    /// Console input that the guest had not taken; it is in no snapshot.
+    pub untaken_input_bytes: usize,
 }
 
 /// A failed capture, with the request to end that interrupted it, if one did.
 pub(crate) type Failed = (CaptureError, Option<Termination>);
 
-/// Captures the machine to its declared destination. The vCPUs stay stopped; on failure the
-/// caller resumes them.
-pub(crate) fn capture(vm: &mut Vm, signals: &TerminationSignals) -> Result<Captured, Failed> {
+/// Captures the machine. The vCPUs stay stopped afterwards; the caller resumes them or not.
+pub(crate) fn capture(
+    vm: &mut Vm,
+    request: &CaptureRequest,
+    signals: &TerminationSignals,
+) -> Result<Captured, Failed> {
     let mut profile = std::mem::replace(&mut vm.profile, Profile::start(false));
     let before = profile.records().len();
     let mut interruption = Interruption {
         signals,
         termination: None,
     };
-    let result = run_protocol(vm, &mut profile, &mut interruption);
+    let result = run_protocol(vm, request, &mut profile, &mut interruption);
     let generation = nvx_profile::interval(
         &profile.records()[before..],
         "input_gate",
         "publication_commit",
     );
     vm.profile = profile;
-    match result {
-        Ok((published, choice)) => Ok(Captured {
-            path: published.path().to_owned(),
-            publication: choice.publication,
-            reason: choice.reason,
-            generation: generation.unwrap_or_default(),
-        }),
-        Err(error) => Err((error, interruption.termination)),
-    }
+    let (published, facts) = result.map_err(|error| (error, interruption.termination))?;
+    vm.captures += 1;
+    Ok(Captured {
+        path: published.path().to_owned(),
+        publication: facts.publication,
+        reason: facts.publication_reason,
+        generation: generation.unwrap_or_default(),
+        untaken_input_bytes: vm.shared.input.queued_bytes(),
+    })
 }
 
 fn run_protocol(
     vm: &mut Vm,
+    request: &CaptureRequest,
     profile: &mut Profile,
     interruption: &mut Interruption<'_>,
-) -> Result<(Published, Choice), CaptureError> {
-    let destination = vm.policy.destination.clone().unwrap_or_default();
-    // Host input is read by the thread that is here now, so the gate is closed already; what has
-    // been queued for the guest and not taken by it stays with this process.
+) -> Result<(Published, CaptureFacts), CaptureError> {
+    // Host input is read by the thread that is here now, so the gate is closed by being here.
     profile.phase(OPERATION, "input_gate", |_| {
-        destination_checks(&destination)
+        request.destination.check_free()
     })?;
     profile.phase(OPERATION, "vcpu_stop", |_| vm.stop_vcpus())?;
-    // No device of this machine works by itself: with the vCPUs stopped, all stand still.
-    profile.phase(OPERATION, "quiesce", |_| interruption.check())?;
+    profile.phase(OPERATION, "quiesce", |_| {
+        // No device of this machine works by itself: with the vCPUs stopped, all stand still.
+        // But one may have met its end on the way here.
+        if vm.shared.is_ending() {
+            return Err(CaptureError::Superseded);
+        }
+        interruption.check()
+    })?;
     let saved = profile.phase(OPERATION, "save_state", |counters| {
         let saved = state_file::save(vm)?;
         counters.logical_bytes = Some(saved.state.len() as u64);
@@ -100,29 +110,25 @@ fn run_protocol(
     })?;
     interruption.check()?;
 
-    let choice = choose_publication(vm, &destination);
-    let (mut staging, memory, facts) =
-        profile.phase(OPERATION, "mapped_memory_flush", |counters| {
-            bring_memory_to_its_file(vm, &destination, choice, counters)
+    let (mut staging, memory, mut facts) = profile
+        .phase(OPERATION, "publication_memory", |_| {
+            stage_memory(vm, request)
         })?;
+    profile.phase(OPERATION, "mapped_memory_flush", |counters| {
+        bring_memory_to_its_file(vm, &memory, &request.destination, &mut facts, counters)
+    })?;
     interruption.check()?;
     let state = profile.phase(OPERATION, "publication_state", |_| {
         staging.write_state(&saved.state)
     })?;
-    profile.phase(OPERATION, "publication_memory", |_| match &vm.ram.file {
-        Some(file) if choice.publication == Publication::Link => {
-            vm.ram.link_spent = file.kind() == RamFileKind::Nameless;
-            staging.link_memory(file.file())
-        }
-        _ => Ok(()),
-    })?;
     profile.phase(OPERATION, "publication_manifest", |_| {
-        staging.write_manifest(&manifest(vm, saved, state, facts, &staging))?;
+        facts.fallbacks.extend(staging.fallbacks());
+        staging.write_manifest(&manifest(vm, saved, state, facts.clone()))?;
         staging.start_writeback();
         Ok::<_, CaptureError>(())
     })?;
     profile.phase(OPERATION, "memory_handle_flush", |_| {
-        rustix::fs::fdatasync(memory.as_fd()).map_err(|errno| CaptureError::Sync(errno.into()))
+        memory.sync_data().map_err(CaptureError::Sync)
     })?;
     profile.phase(OPERATION, "publication_staging_sync", |_| staging.sync())?;
     interruption.check()?;
@@ -132,7 +138,7 @@ fn run_protocol(
     let _ = profile.phase(OPERATION, "publication_parent_sync", |_| {
         published.sync_parent()
     });
-    Ok((published, choice))
+    Ok((published, facts))
 }
 
 /// Notices requests to end between phases.
@@ -155,49 +161,17 @@ impl Interruption<'_> {
     }
 }
 
-/// A RAM file can be linked if this VM owns it, it is on the destination's file system, and the
-/// guest does not go on writing to it.
-fn choose_publication(vm: &Vm, destination: &Path) -> Choice {
-    let copy = |reason| Choice {
-        publication: Publication::Copy,
-        reason,
-    };
-    let Some(file) = &vm.ram.file else {
-        return copy(match vm.ram.memory.view_kind() {
-            ViewKind::PrivateFile => "guest RAM is a private view of another snapshot",
-            _ => "guest RAM is anonymous memory",
-        });
-    };
-    if vm.policy.continue_after {
-        return copy("the guest goes on and keeps its RAM file");
-    }
-    if vm.ram.link_spent {
-        return copy("the nameless RAM file was linked by an earlier capture that failed");
-    }
-    let same_file_system = Directory::open(&parent_directory(destination))
-        .is_ok_and(|parent| parent.same_file_system(file.file()).unwrap_or(false));
-    if same_file_system {
-        Choice {
-            publication: Publication::Link,
-            reason: "the RAM file is on the destination's file system",
-        }
-    } else {
-        copy("the RAM file is on another file system")
-    }
-}
-
-/// Writes the RAM file back, or copies RAM; afterwards the returned file has guest RAM's content.
-fn bring_memory_to_its_file(
-    vm: &Vm,
-    destination: &Path,
-    choice: Choice,
-    counters: &mut Counters,
+/// Makes the staging directory and puts `memory.bin` into it: the RAM file itself, by a link, if
+/// this VM owns it, the guest does not go on writing to it, and the file system lets it be
+/// linked; else an empty file for a copy.
+fn stage_memory(
+    vm: &mut Vm,
+    request: &CaptureRequest,
 ) -> Result<(Staging, File, CaptureFacts), CaptureError> {
-    let mut staging = Staging::create(destination)?;
-    counters.logical_bytes = Some(vm.ram.memory.layout().total_bytes());
+    let mut staging = Staging::create(&request.destination)?;
     let mut facts = CaptureFacts {
-        publication: choice.publication,
-        publication_reason: choice.reason.to_owned(),
+        publication: Publication::Copy,
+        publication_reason: String::new(),
         ram_backing: vm.ram.place.name().to_owned(),
         ram_backing_reason: vm.ram.place.reason().to_owned(),
         strategy: "copy".to_owned(),
@@ -207,29 +181,103 @@ fn bring_memory_to_its_file(
         background_bytes: None,
         fallbacks: Vec::new(),
     };
-    let file = match &vm.ram.file {
-        Some(file) if choice.publication == Publication::Link => {
-            let strategy = Strategy::default();
-            let report = vm.ram.memory.writeback(strategy)?;
-            facts.strategy = strategy.to_string();
-            (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
-            file.file().try_clone().map_err(CaptureError::Sync)?
+    match link_memory(vm, request, &mut staging) {
+        Ok(file) => {
+            facts.publication = Publication::Link;
+            facts.publication_reason =
+                "the RAM file is on the destination's file system".to_owned();
+            facts.fallbacks.extend(vm.ram.fallback());
+            Ok((staging, file, facts))
         }
-        _ => {
+        Err(reason) => {
+            facts.publication_reason = reason;
             let file = staging.create_memory()?;
-            merge_dirty_log(vm)?;
-            let report = vm
-                .ram
-                .memory
-                .copy_to(&file, &destination.join(nvx_snapshot::MEMORY_FILE))?;
-            (facts.pages, facts.bytes) = (Some(report.pages), Some(report.bytes));
-            facts.calls = report.calls;
-            file
+            Ok((staging, file, facts))
         }
+    }
+}
+
+/// Links the RAM file, or says why it cannot be.
+fn link_memory(
+    vm: &mut Vm,
+    request: &CaptureRequest,
+    staging: &mut Staging,
+) -> Result<File, String> {
+    let VmRam {
+        memory,
+        file,
+        link_spent,
+        ..
+    } = &mut vm.ram;
+    let Some(file) = file else {
+        return Err(match memory.view_kind() {
+            ViewKind::PrivateFile => "guest RAM is a private view of another snapshot",
+            _ => "guest RAM is anonymous memory",
+        }
+        .to_owned());
     };
+    if request.continue_after {
+        return Err("the guest goes on and keeps its RAM file".to_owned());
+    }
+    if *link_spent {
+        return Err("the nameless RAM file was linked by an earlier capture that failed".to_owned());
+    }
+    if !request.destination.same_file_system(file.file()) {
+        return Err("the RAM file is on another file system".to_owned());
+    }
+    staging
+        .link_memory(file.file())
+        .map_err(|error| format!("the RAM file cannot be linked: {}", root_cause(&error)))?;
+    *link_spent = file.kind() == RamFileKind::Nameless;
+    file.try_clone_file()
+        .map_err(|error| format!("the RAM file cannot be shared: {error}"))
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => root_cause(cause),
+        None => error.to_string(),
+    }
+}
+
+/// Writes the linked RAM file back, or copies RAM; afterwards `file` has guest RAM's content.
+fn bring_memory_to_its_file(
+    vm: &Vm,
+    file: &File,
+    destination: &Destination,
+    facts: &mut CaptureFacts,
+    counters: &mut Counters,
+) -> Result<(), CaptureError> {
+    let memory = &vm.ram.memory;
+    counters.logical_bytes = Some(memory.layout().total_bytes());
+    if facts.publication == Publication::Link {
+        let strategy = Strategy::default();
+        let report = memory.writeback(strategy)?;
+        facts.strategy = strategy.to_string();
+        (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
+    } else {
+        merge_dirty_log(vm)?;
+        let report = memory.copy_to(file, &destination.path().join(MEMORY_FILE))?;
+        (facts.pages, facts.bytes) = (Some(report.pages), Some(report.bytes));
+        facts.calls = report.calls;
+        check_ram_file(memory)?;
+    }
     (counters.pages, counters.allocated_bytes) = (facts.pages, facts.bytes);
     counters.calls = Some(facts.calls);
-    Ok((staging, file, facts))
+    Ok(())
+}
+
+/// A file that somebody cut short lost pages that the guest has not looked at yet; the copy took
+/// them for holes. Checked after the copy, so that it covers all of it.
+fn check_ram_file(memory: &GuestMemory) -> Result<(), CaptureError> {
+    match VmRam::truncated_length_bytes(memory) {
+        None => Ok(()),
+        Some(length_bytes) => Err(CaptureError::RamFileTruncated {
+            file: memory.name().map(Path::to_owned).unwrap_or_default(),
+            length_bytes,
+            needed_bytes: memory.layout().file_len_bytes(),
+        }),
+    }
 }
 
 /// Adds the pages that the guest wrote to those that the monitor wrote.
@@ -251,12 +299,9 @@ fn manifest(
     vm: &Vm,
     saved: SavedMachine,
     state: StateFile,
-    mut facts: CaptureFacts,
-    staging: &Staging,
+    facts: CaptureFacts,
 ) -> Manifest {
     let layout = vm.ram.memory.layout();
-    facts.fallbacks = staging.fallbacks();
-    facts.fallbacks.extend(Ram::fallbacks(vm.ram.file.as_ref()));
     Manifest {
         schema_version: SCHEMA_VERSION,
         producer: concat!("nvx ", env!("CARGO_PKG_VERSION")).to_owned(),

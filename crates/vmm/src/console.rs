@@ -1,17 +1,17 @@
 //! The guest's console between the port device and the host.
 //!
 //! Input is read by the main thread and queued here; the device takes it byte by byte. Output is
-//! collected to lines and written by the vCPU thread that completes one, so a reader that does not
-//! read holds the guest, not the monitor: a stop always gets through.
+//! collected to lines and written by the vCPU thread that completes one, outside of every lock
+//! that another vCPU needs. A reader that does not read holds the guest, not the monitor: a stop
+//! always gets through, and what is kept is bounded.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvx_devices::ConsoleIo;
-use nvx_host::{ConsoleOutput, Waker};
+use nvx_host::{ConsoleOutput, Waitable, Waker};
 
 use crate::gate::Gate;
 
@@ -19,10 +19,17 @@ use crate::gate::Gate;
 const INPUT_CAPACITY_BYTES: usize = 64 << 10;
 /// Output is written at the latest when this much of it is there.
 const OUTPUT_CHUNK_BYTES: usize = 4096;
+/// With this much unwritten output a vCPU waits until another one's write is over.
+const OUTPUT_CAPACITY_BYTES: usize = 64 << 10;
 /// After so many fruitless questions for input in a row a guest is taken to be waiting for it.
 const IDLE_POLLS: u32 = 64;
 /// How long a vCPU that waits for input sleeps at a time; input that comes ends the sleep.
 pub(crate) const IDLE_SLEEP: Duration = Duration::from_millis(10);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Both queues are valid between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The queue that the main thread fills.
 pub(crate) struct InputQueue {
@@ -43,27 +50,24 @@ impl InputQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<u8>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many bytes may be pushed.
     pub(crate) fn room_bytes(&self) -> usize {
-        INPUT_CAPACITY_BYTES.saturating_sub(self.lock().len())
+        INPUT_CAPACITY_BYTES.saturating_sub(self.queued_bytes())
+    }
+
+    /// How many bytes the guest has not taken.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        lock(&self.bytes).len()
     }
 
     /// Adds input for the guest.
     pub(crate) fn push(&self, input: &[u8]) {
-        self.lock().extend(input);
+        lock(&self.bytes).extend(input);
         self.gate.attract_attention();
     }
 
-    fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
     fn pop(&self) -> Option<u8> {
-        let mut bytes = self.lock();
+        let mut bytes = lock(&self.bytes);
         let was_full = bytes.len() >= INPUT_CAPACITY_BYTES;
         let byte = bytes.pop_front();
         if was_full {
@@ -72,31 +76,92 @@ impl InputQueue {
         byte
     }
 
+    /// Notes that the guest asked for input and whether there was any.
+    fn note_poll(&self, pending: bool) {
+        let polls = if pending {
+            0
+        } else {
+            // Kept at the threshold: past it the count says nothing more.
+            let polls = self.fruitless_polls.load(Ordering::Relaxed);
+            polls.saturating_add(1).min(IDLE_POLLS)
+        };
+        self.fruitless_polls.store(polls, Ordering::Relaxed);
+    }
+
     /// Whether the guest seems to be waiting for input, so that its vCPU may sleep a little.
     pub(crate) fn guest_waits(&self) -> bool {
         self.fruitless_polls.load(Ordering::Relaxed) >= IDLE_POLLS
     }
 }
 
-/// Output that has not reached its reader yet.
-pub(crate) struct OutputBuffer {
-    output: ConsoleOutput,
-    unwritten: Vec<u8>,
+/// Output on its way to its reader.
+pub(crate) struct OutputQueue {
+    unwritten: Mutex<Vec<u8>>,
+    output: Mutex<ConsoleOutput>,
+    /// A line is complete, or the guest waits for an answer to what it wrote.
+    due: AtomicBool,
 }
 
-impl OutputBuffer {
+impl OutputQueue {
     pub(crate) fn new(output: ConsoleOutput) -> Self {
         Self {
-            output,
-            unwritten: Vec::new(),
+            unwritten: Mutex::default(),
+            output: Mutex::new(output),
+            due: AtomicBool::new(false),
         }
     }
 
-    /// Writes what is there, until `stop` is readable.
-    pub(crate) fn flush(&mut self, stop: impl AsFd) {
-        if !self.unwritten.is_empty() {
-            let written = self.output.write_until(&self.unwritten, stop);
-            self.unwritten.drain(..written);
+    fn push(&self, bytes: &[u8]) {
+        let mut unwritten = lock(&self.unwritten);
+        unwritten.extend_from_slice(bytes);
+        if bytes.contains(&b'\n') || unwritten.len() >= OUTPUT_CHUNK_BYTES {
+            self.due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn make_due(&self) {
+        if !lock(&self.unwritten).is_empty() {
+            self.due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes what is due, as far as a stop allows. Called by vCPU threads without a lock.
+    pub(crate) fn write_due(&self, gate: &Gate) {
+        while self.due.load(Ordering::Relaxed) && !gate.stop_wanted() {
+            if let Ok(mut output) = self.output.try_lock() {
+                self.write_all(&mut output, gate.stop_waker());
+                return;
+            }
+            // Another vCPU writes already and will take this along, unless its reader is slow.
+            if lock(&self.unwritten).len() < OUTPUT_CAPACITY_BYTES {
+                return;
+            }
+            gate.idle(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes everything, until `stop` is ready.
+    pub(crate) fn drain(&self, stop: impl Waitable + Copy) {
+        self.write_all(&mut lock(&self.output), stop);
+    }
+
+    fn write_all(&self, output: &mut ConsoleOutput, stop: impl Waitable + Copy) {
+        loop {
+            self.due.store(false, Ordering::Relaxed);
+            let mut bytes = std::mem::take(&mut *lock(&self.unwritten));
+            if bytes.is_empty() {
+                return;
+            }
+            let written = output.write_until(&bytes, stop);
+            if written < bytes.len() {
+                // What came meanwhile goes behind what is left.
+                bytes.drain(..written);
+                let mut unwritten = lock(&self.unwritten);
+                bytes.append(&mut unwritten);
+                *unwritten = bytes;
+                self.due.store(true, Ordering::Relaxed);
+                return;
+            }
         }
     }
 }
@@ -104,41 +169,21 @@ impl OutputBuffer {
 /// The host side of the port console.
 pub(crate) struct VmConsole {
     input: Arc<InputQueue>,
-    output: Arc<Mutex<OutputBuffer>>,
-    gate: Arc<Gate>,
+    output: Arc<OutputQueue>,
 }
 
 impl VmConsole {
-    pub(crate) fn new(
-        input: Arc<InputQueue>,
-        output: Arc<Mutex<OutputBuffer>>,
-        gate: Arc<Gate>,
-    ) -> Self {
-        Self {
-            input,
-            output,
-            gate,
-        }
-    }
-
-    fn output(&self) -> MutexGuard<'_, OutputBuffer> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(input: Arc<InputQueue>, output: Arc<OutputQueue>) -> Self {
+        Self { input, output }
     }
 }
 
 impl ConsoleIo for VmConsole {
     fn input_pending(&mut self) -> bool {
         // A guest that asks for input wants its prompt to be seen.
-        self.output().flush(self.gate.stop_waker());
-        let pending = !self.input.is_empty();
-        if pending {
-            self.input.fruitless_polls.store(0, Ordering::Relaxed);
-        } else {
-            // Kept at the threshold: past it the count says nothing more.
-            let polls = self.input.fruitless_polls.load(Ordering::Relaxed);
-            let polls = polls.saturating_add(1).min(IDLE_POLLS);
-            self.input.fruitless_polls.store(polls, Ordering::Relaxed);
-        }
+        self.output.make_due();
+        let pending = self.input.queued_bytes() > 0;
+        self.input.note_poll(pending);
         pending
     }
 
@@ -147,10 +192,6 @@ impl ConsoleIo for VmConsole {
     }
 
     fn write_output(&mut self, bytes: &[u8]) {
-        let mut output = self.output();
-        output.unwritten.extend_from_slice(bytes);
-        if bytes.contains(&b'\n') || output.unwritten.len() >= OUTPUT_CHUNK_BYTES {
-            output.flush(self.gate.stop_waker());
-        }
+        self.output.push(bytes);
     }
 }

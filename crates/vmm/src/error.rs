@@ -15,9 +15,6 @@ use crate::vcpu_thread::VcpuFault;
 /// A VM could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The destination of the snapshot cannot be used.
-    #[error("the snapshot destination cannot be used")]
-    Destination(#[source] PublishError),
     /// Fewer or more vCPUs than the machine has.
     #[error("{vcpus} vCPUs: the machine has 1 to {limit}")]
     Vcpus {
@@ -27,7 +24,7 @@ pub enum BootError {
         limit: u8,
     },
     /// Guest RAM cannot be set up.
-    #[error("guest RAM")]
+    #[error("guest RAM cannot be set up")]
     Ram(#[from] RamError),
     /// The guest's image cannot be loaded.
     #[error("the guest cannot be loaded")]
@@ -66,9 +63,6 @@ pub enum RestoreError {
     /// The snapshot cannot be opened.
     #[error("the snapshot cannot be opened")]
     Open(#[from] OpenError),
-    /// The destination of the next snapshot cannot be used.
-    #[error("the destination of the next snapshot cannot be used")]
-    Destination(#[source] PublishError),
     /// The snapshot was made by a machine that this build or this host cannot continue.
     #[error("{}: {why}", snapshot.display())]
     Incompatible {
@@ -98,7 +92,7 @@ pub enum RestoreError {
         source: UnitError,
     },
     /// Guest RAM cannot be set up.
-    #[error("guest RAM")]
+    #[error("guest RAM cannot be set up")]
     Ram(#[from] RamError),
     /// The virtual machine cannot be made.
     #[error("the virtual machine cannot be made")]
@@ -141,7 +135,7 @@ pub enum RunError {
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The destination cannot be used, or publication failed.
-    #[error("publication")]
+    #[error(transparent)]
     Publish(#[from] PublishError),
     /// The vCPUs did not stop in time.
     #[error("the vCPUs did not stop within {} s", deadline.as_secs())]
@@ -165,7 +159,7 @@ pub enum CaptureError {
     #[error("cannot write guest RAM back")]
     Writeback(#[from] WritebackError),
     /// Guest RAM cannot be copied.
-    #[error("cannot copy guest RAM")]
+    #[error(transparent)]
     Copy(#[from] CopyError),
     /// The pages that the guest wrote cannot be told.
     #[error("cannot tell which pages the guest wrote")]
@@ -173,13 +167,34 @@ pub enum CaptureError {
     /// The hypervisor's log does not fit guest RAM.
     #[error("the hypervisor's log of written pages does not fit guest RAM")]
     MergeDirtyLog(#[source] nvx_memory::DirtyLogError),
+    /// The file behind guest RAM was cut short: a copy would have holes where RAM was lost.
+    #[error("{}: {length_bytes} bytes, guest RAM needs {needed_bytes}: the file was truncated", file.display())]
+    RamFileTruncated {
+        /// The file.
+        file: PathBuf,
+        /// Its length in bytes.
+        length_bytes: u64,
+        /// The length in bytes that it had when it was mapped.
+        needed_bytes: u64,
+    },
     /// The memory file cannot be made durable.
     #[error("cannot sync memory.bin")]
     Sync(#[source] io::Error),
+    /// The guest ended, or crashed, before all vCPUs stood still.
+    #[error("the guest ended before it could be captured")]
+    Superseded,
     /// The process was asked to end before the snapshot was complete.
     #[error("interrupted by {signal}")]
     Interrupted {
         /// Name of the signal.
         signal: &'static str,
     },
+}
+
+/// An error and its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
+    }
 }

@@ -1,15 +1,20 @@
 //! Where vCPU threads stand still.
 //!
-//! The monitor's main thread stops all vCPUs, looks at or saves their state, and lets them go on;
-//! vCPU threads also come here by themselves when what they met needs the main thread's decision.
-//! A thread that stands at the gate has left its vCPU with no unfinished exit and unlocked, so
-//! the main thread may use it directly.
+//! The main thread stops all vCPUs, looks at or saves their state, and lets them go on. A vCPU
+//! thread also holds itself here when what it met needs the main thread's decision. A thread that
+//! stands at the gate has left its vCPU with no unfinished exit and unlocked, so the main thread
+//! may use it directly.
+//!
+//! A thread stands while a stop is wanted or while it is *held*. It is held from before its event
+//! is posted, so a decision that comes before the thread has arrived is not lost: the thread then
+//! finds that nothing keeps it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nvx_host::Waker;
+use nvx_hypervisor::MAX_VCPUS;
 
 /// What a thread at the gate is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +27,26 @@ pub(crate) enum Leave {
 
 #[derive(Debug, Default)]
 struct State {
-    standing: usize,
-    /// Counts resumptions, so that a thread knows that one happened while it stood.
-    resumptions: u64,
+    standing: [bool; MAX_VCPUS as usize],
+    held: [bool; MAX_VCPUS as usize],
     ending: bool,
-    /// Raised when something happened that an idle vCPU waits for.
+    /// Something happened that an idle vCPU waits for.
     attention: bool,
+}
+
+impl State {
+    fn standing(&self) -> usize {
+        self.standing.iter().filter(|standing| **standing).count()
+    }
 }
 
 /// The gate of one VM.
 pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
+    /// Changed only under `state`'s lock; read without it before each entry into the guest.
     stop_wanted: AtomicBool,
-    /// Up while a stop is wanted, for threads that wait for a descriptor.
+    /// Up while a stop is wanted, for threads that wait for the host.
     stop_waker: Waker,
 }
 
@@ -59,43 +70,52 @@ impl Gate {
         self.stop_wanted.load(Ordering::SeqCst)
     }
 
-    /// Readable while a stop is wanted.
+    /// Up while a stop is wanted.
     pub(crate) fn stop_waker(&self) -> &Waker {
         &self.stop_waker
     }
 
-    /// Stands at the gate until told what to do. To be called without the vCPU's lock.
-    pub(crate) fn stand(&self) -> Leave {
+    /// Keeps vCPU `index`'s thread at the gate until the next [`Gate::resume`]. To be called by
+    /// that thread before it posts the event that needs a decision.
+    pub(crate) fn hold(&self, index: u8) {
+        self.lock().held[usize::from(index)] = true;
+    }
+
+    /// Stands at the gate until nothing keeps the thread of vCPU `index` there. To be called
+    /// without the vCPU's lock.
+    pub(crate) fn stand(&self, index: u8) -> Leave {
+        let index = usize::from(index);
         let mut state = self.lock();
-        state.standing += 1;
+        state.standing[index] = true;
         self.changed.notify_all();
-        let arrived_at = state.resumptions;
-        while state.resumptions == arrived_at && !state.ending {
+        while (state.held[index] || self.stop_wanted()) && !state.ending {
             state = self
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        state.standing -= 1;
         if state.ending {
-            Leave::End
-        } else {
-            Leave::Resume
+            // Goes on counting as standing: its vCPU never runs again.
+            return Leave::End;
         }
+        state.standing[index] = false;
+        Leave::Resume
     }
 
     /// Asks for a stop. The caller then kicks every vCPU and calls [`Gate::wait_for_all`].
     pub(crate) fn ask_for_stop(&self) {
+        let _state = self.lock();
         self.stop_wanted.store(true, Ordering::SeqCst);
         self.stop_waker.raise();
         self.changed.notify_all();
     }
 
-    /// Waits until `threads` threads stand at the gate; false if `timeout` passed before.
+    /// Waits until `threads` threads stand at the gate; false if `timeout` passed before. While a
+    /// stop is wanted none of them leaves.
     pub(crate) fn wait_for_all(&self, threads: usize, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
-        while state.standing < threads {
+        while state.standing() < threads {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -108,12 +128,12 @@ impl Gate {
         true
     }
 
-    /// Lets every thread run its vCPU again.
+    /// Ends a stop and every hold.
     pub(crate) fn resume(&self) {
         let mut state = self.lock();
         self.stop_wanted.store(false, Ordering::SeqCst);
         self.stop_waker.lower();
-        state.resumptions += 1;
+        state.held = Default::default();
         self.changed.notify_all();
     }
 
@@ -152,34 +172,48 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[test]
-    fn threads_stand_until_resumed_and_end_when_told() {
+    fn threads_stand_while_a_stop_is_wanted_and_end_when_told() {
         let gate = Arc::new(Gate::new().expect("a descriptor"));
         let threads: Vec<_> = (0..3)
-            .map(|_| {
+            .map(|index| {
                 let gate = Arc::clone(&gate);
                 thread::spawn(move || {
-                    let mut resumed = 0;
-                    while gate.stand() == Leave::Resume {
-                        resumed += 1;
+                    while gate.stand(index) == Leave::Resume {
+                        thread::yield_now();
                     }
-                    resumed
                 })
             })
             .collect();
-        for _ in 0..10 {
+        for _ in 0..50 {
             gate.ask_for_stop();
             assert!(gate.wait_for_all(3, LONG));
             gate.resume();
         }
         gate.end();
-        let resumed: Vec<i32> = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .collect();
-        assert!(
-            resumed.iter().all(|count| (1..=10).contains(count)),
-            "{resumed:?}"
-        );
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+
+    #[test]
+    fn a_decision_before_the_thread_arrives_is_not_lost() {
+        let gate = Gate::new().expect("a descriptor");
+        gate.hold(1);
+        gate.resume();
+        assert_eq!(gate.stand(1), Leave::Resume);
+    }
+
+    #[test]
+    fn a_held_thread_stands_without_a_stop() {
+        let gate = Arc::new(Gate::new().expect("a descriptor"));
+        gate.hold(0);
+        let other = Arc::clone(&gate);
+        let thread = thread::spawn(move || other.stand(0));
+        assert!(gate.wait_for_all(1, LONG));
+        gate.ask_for_stop();
+        assert!(gate.wait_for_all(1, LONG));
+        gate.resume();
+        assert_eq!(thread.join().expect("no panic"), Leave::Resume);
     }
 
     #[test]
@@ -190,11 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn attention_ends_the_next_idle_wait() {
-        let gate = Gate::new().expect("a descriptor");
+    fn attention_and_a_stop_end_an_idle_wait() {
+        let gate = Arc::new(Gate::new().expect("a descriptor"));
         gate.attract_attention();
         gate.idle(LONG);
+        let other = Arc::clone(&gate);
+        let thread = thread::spawn(move || other.idle(LONG));
         gate.ask_for_stop();
-        gate.idle(LONG);
+        thread.join().expect("no panic");
     }
 }

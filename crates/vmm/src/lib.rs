@@ -11,6 +11,7 @@ mod assembly;
 mod boot;
 mod capture;
 mod console;
+pub mod control;
 mod error;
 mod gate;
 mod ram;
@@ -21,8 +22,8 @@ mod vm;
 
 pub use boot::{BootRequest, boot};
 pub use capture::Captured;
-pub use error::{BootError, CaptureError, MachineError, RestoreError, RunError, UnitError};
+pub use error::{BootError, CaptureError, MachineError, RestoreError, RunError, UnitError, chain};
 pub use ram::{RamError, RamPlace, RamRequest};
 pub use restore::{RestoreRequest, restore};
 pub use vcpu_thread::VcpuFault;
-pub use vm::{CapturePolicy, Console, Observer, Outcome, Vm};
+pub use vm::{CapturePolicy, Console, Observer, Outcome, Vm, VmOptions};

@@ -5,8 +5,10 @@
 //! file RAM is anonymous memory, and a capture copies it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nvx_memory::{GuestMemory, MapError, RamFile, RamFileError, RamFileKind, RamLayout};
+use nvx_snapshot::parent_of;
 
 /// What a user asked for concerning guest RAM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl RamPlace {
         }
         match snapshot_destination {
             Some(destination) => Self::File {
-                directory: parent_directory(destination),
+                directory: parent_of(destination).to_owned(),
                 reason: "the snapshot's parent directory, so that the file can be linked",
             },
             None => Self::Anonymous,
@@ -76,55 +78,70 @@ impl RamPlace {
     }
 }
 
-/// The directory that holds `path`; the current one for a bare name.
-pub(crate) fn parent_directory(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
 /// Guest RAM cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum RamError {
     /// The RAM file cannot be made.
-    #[error("cannot create a file for guest RAM")]
+    #[error(transparent)]
     File(#[from] RamFileError),
     /// The memory cannot be mapped.
-    #[error("cannot map guest RAM")]
+    #[error(transparent)]
     Map(#[from] MapError),
 }
 
-/// Guest RAM of a running VM, with the file it owns, if any.
-pub(crate) struct Ram {
-    pub(crate) memory: GuestMemory,
+/// Guest RAM as the main thread holds it.
+pub(crate) struct VmRam {
+    pub(crate) memory: Arc<GuestMemory>,
     pub(crate) file: Option<RamFile>,
+    /// A nameless file can be given a name once only, so a capture that fails after linking it
+    /// leaves one that the next capture must copy.
+    pub(crate) link_spent: bool,
     pub(crate) place: RamPlace,
 }
 
-impl Ram {
+impl VmRam {
     /// Makes RAM for a VM that starts anew.
     pub(crate) fn create(layout: RamLayout, place: RamPlace) -> Result<Self, RamError> {
-        let Some(directory) = place.directory() else {
-            return Ok(Self {
-                memory: GuestMemory::anonymous(layout)?,
-                file: None,
-                place,
-            });
+        let (memory, file) = match place.directory() {
+            None => (GuestMemory::anonymous(layout)?, None),
+            Some(directory) => {
+                let file = RamFile::create(directory, layout.file_len_bytes())?;
+                let view = file.try_clone_file()?;
+                let memory = GuestMemory::shared_file(layout, view, file.display_name())?;
+                (memory, Some(file))
+            }
         };
-        let file = RamFile::create(directory, layout.file_len_bytes())?;
-        let memory = GuestMemory::shared_file(layout, file.try_clone_file()?, file.display_name())?;
         Ok(Self {
-            memory,
-            file: Some(file),
+            memory: Arc::new(memory),
+            file,
+            link_spent: false,
             place,
         })
     }
 
+    /// RAM that is a private view of a snapshot's memory.
+    pub(crate) fn private_view(memory: GuestMemory) -> Self {
+        Self {
+            memory: Arc::new(memory),
+            file: None,
+            link_spent: false,
+            place: RamPlace::PrivateView,
+        }
+    }
+
     /// What had to be done otherwise than wished, for the manifest.
-    pub(crate) fn fallbacks(file: Option<&RamFile>) -> Option<String> {
-        file.filter(|file| file.kind() == RamFileKind::Named)
+    pub(crate) fn fallback(&self) -> Option<String> {
+        self.file
+            .as_ref()
+            .filter(|file| file.kind() == RamFileKind::Named)
             .map(|_| "RAM file has a name: the file system knows no nameless files".to_owned())
+    }
+
+    /// Length in bytes of the file behind RAM if it is shorter than RAM; `None` if all is well or
+    /// cannot be told.
+    pub(crate) fn truncated_length_bytes(memory: &GuestMemory) -> Option<u64> {
+        let length_bytes = memory.file()?.metadata().ok()?.len();
+        (length_bytes < memory.layout().file_len_bytes()).then_some(length_bytes)
     }
 }
 
@@ -151,11 +168,5 @@ mod tests {
             Some("/fast".into())
         );
         assert_eq!(decide(None, None), RamPlace::Anonymous);
-    }
-
-    #[test]
-    fn a_bare_name_lies_in_the_current_directory() {
-        assert_eq!(parent_directory(Path::new("one")), Path::new("."));
-        assert_eq!(parent_directory(Path::new("a/one")), Path::new("a"));
     }
 }

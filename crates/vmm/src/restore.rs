@@ -5,77 +5,70 @@
 //! can be refused without a machine is refused before one is built.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use nvx_devices::Outcome as SnapshotOutcome;
 use nvx_hypervisor::{
+    OpenError as BackendError,
     CpuModel, FeatureRegister, FeatureWord, Hypervisor, PartitionOptions, missing_features,
 };
 use nvx_memory::GuestMemory;
 use nvx_profile::Profile;
-use nvx_snapshot::{CpuRegister, Manifest, Snapshot, destination_checks};
+use nvx_snapshot::{CpuRegister, Manifest, Snapshot};
 
 use crate::assembly::{self, Parts};
 use crate::error::{MachineError, RestoreError};
-use crate::ram::{RamError, RamPlace};
+use crate::ram::{RamError, VmRam};
 use crate::state_file::Units;
-use crate::vm::{CapturePolicy, Console, Vm, VmRam};
+use crate::vm::{Console, Vm, VmOptions};
 
 /// The operation's name in profile records.
 const OPERATION: &str = "restore";
 
 /// What a restore is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct RestoreRequest {
     /// The snapshot directory.
     pub snapshot: PathBuf,
-    /// What a capture of the restored machine does.
-    pub capture: CapturePolicy,
+    /// What the VM is given besides.
+    pub options: VmOptions,
 }
 
-/// Restores a snapshot on the back end that `open_backend` gives.
+/// Restores a snapshot on the back end that `open_backend` gives, which is told on which one the
+/// snapshot was captured.
 ///
 /// # Errors
 /// The snapshot is refused, does not fit this host, or the machine cannot be made.
 pub fn restore(
     request: RestoreRequest,
     console: Console,
-    open_backend: impl FnOnce() -> Result<Box<dyn Hypervisor>, MachineError>,
+    open_backend: impl FnOnce(Option<&str>) -> Result<Box<dyn Hypervisor>, BackendError>,
     mut profile: Profile,
 ) -> Result<Vm, RestoreError> {
     let (snapshot, backend) = profile.phase(OPERATION, "artifact_open", |_| {
         let snapshot = Snapshot::open(&request.snapshot)?;
-        if let Some(destination) = &request.capture.destination {
-            destination_checks(destination).map_err(RestoreError::Destination)?;
-        }
         check_contract(snapshot.manifest(), &request.snapshot)?;
-        let backend = open_backend()?;
+        let captured_on = snapshot.manifest().backend.as_str();
+        let backend = open_backend(Some(captured_on)).map_err(MachineError::from)?;
         check_host(snapshot.manifest(), &*backend, &request.snapshot)?;
         Ok::<_, RestoreError>((snapshot, backend))
     })?;
-    let memory = profile.phase(OPERATION, "memory_map", |_| map_memory(&snapshot))?;
+    let ram = profile.phase(OPERATION, "memory_map", |_| map_memory(&snapshot))?;
+    // A capture copies what differs from the snapshot. The kernel's page map tells that for
+    // nothing; only without it does the hypervisor have to keep a log.
+    let log_dirty_pages = request.options.may_capture() && ram.memory.open_page_map().is_err();
     let mut parts = profile.phase(OPERATION, "partition_create", |_| {
         assembly::create(
             &*backend,
-            &memory,
+            &ram.memory,
             snapshot.manifest().vcpus,
-            // A capture of this machine copies: the log tells what to copy beyond the base.
-            PartitionOptions {
-                log_dirty_pages: true,
-            },
+            PartitionOptions { log_dirty_pages },
             console,
         )
     })?;
     profile.phase(OPERATION, "saved_state_restore", |_| {
         restore_state(&snapshot, &mut parts)
     })?;
-    let ram = VmRam {
-        memory,
-        file: None,
-        link_spent: false,
-        place: RamPlace::PrivateView,
-    };
-    Ok(parts.into_vm(backend, ram, request.capture, profile, OPERATION))
+    Ok(parts.into_vm(backend, ram, request.options, profile, OPERATION))
 }
 
 /// What this build's machine must have in common with the snapshot's.
@@ -162,7 +155,7 @@ fn saved_features(manifest: &Manifest) -> Vec<FeatureWord> {
         .collect()
 }
 
-fn map_memory(snapshot: &Snapshot) -> Result<Arc<GuestMemory>, RestoreError> {
+fn map_memory(snapshot: &Snapshot) -> Result<VmRam, RestoreError> {
     let layout = snapshot
         .manifest()
         .ram_layout()
@@ -179,7 +172,7 @@ fn map_memory(snapshot: &Snapshot) -> Result<Arc<GuestMemory>, RestoreError> {
         })?;
     let memory =
         GuestMemory::private_file(layout, file, &snapshot.memory_path()).map_err(RamError::from)?;
-    Ok(Arc::new(memory))
+    Ok(VmRam::private_view(memory))
 }
 
 fn restore_state(snapshot: &Snapshot, parts: &mut Parts) -> Result<(), RestoreError> {

@@ -6,6 +6,7 @@ use nvx_hypervisor::{ClockState, IrqChipState, Partition, SavedState, Vcpu, Vcpu
 use nvx_snapshot::{Device, StateError, StateReader, StateWriter};
 
 use crate::error::{CaptureError, RestoreError, UnitError};
+use crate::vcpu_thread::lock_vcpu;
 use crate::vm::Vm;
 
 /// Unit name of the interrupt chip.
@@ -35,13 +36,10 @@ pub(crate) struct SavedMachine {
 pub(crate) fn save(vm: &Vm) -> Result<SavedMachine, CaptureError> {
     let mut writer = StateWriter::new();
     let mut cpu = nvx_hypervisor::CpuModel::default();
-    for index in 0..vm.cells.len() {
+    for (index, cell) in vm.cells.iter().enumerate() {
         let unit = vcpu_unit(index);
-        let state = vm
-            .with_vcpu(index, |vcpu| vcpu.save())
-            .transpose()
-            .map_err(failed(&unit))?
-            .unwrap_or_default();
+        let state = lock_vcpu(cell).save();
+        let state = state.map_err(failed(&unit))?;
         put(&mut writer, &unit, &state)?;
         if index == 0 {
             cpu.entries = state.cpuid;

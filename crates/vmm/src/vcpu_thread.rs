@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvx_devices::{Effect, Ports};
+use nvx_devices::{Effect, Outcome, Ports, numbers};
 use nvx_host::Waker;
 use nvx_hypervisor::{RunError, Vcpu, VcpuExit};
 use nvx_memory::{GuestAddress, GuestMemory};
 
-use crate::console::{IDLE_SLEEP, InputQueue};
+use crate::console::{IDLE_SLEEP, InputQueue, OutputQueue};
 use crate::gate::{Gate, Leave};
+use crate::ram::VmRam;
 
 /// A vCPU as its thread and the main thread share it: the thread holds the lock while it runs the
 /// guest, and has let it go while it stands at the gate.
@@ -80,7 +81,8 @@ pub(crate) struct Shared {
     pub(crate) ports: Mutex<Ports>,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) input: Arc<InputQueue>,
-    /// A snapshot has a place to go, so that a guest's request is worth stopping for.
+    pub(crate) output: Arc<OutputQueue>,
+    /// A guest's request for a snapshot has a place to go, so that it is worth stopping for.
     accepts_snapshots: AtomicBool,
     events: Mutex<VecDeque<VcpuEvent>>,
     /// Up when there are events, or when the input queue has room again.
@@ -92,7 +94,7 @@ impl Shared {
         gate: Arc<Gate>,
         ports: Ports,
         memory: Arc<GuestMemory>,
-        input: Arc<InputQueue>,
+        (input, output): (Arc<InputQueue>, Arc<OutputQueue>),
         attention: Arc<Waker>,
     ) -> Self {
         Self {
@@ -100,6 +102,7 @@ impl Shared {
             ports: Mutex::new(ports),
             memory,
             input,
+            output,
             accepts_snapshots: AtomicBool::new(false),
             events: Mutex::default(),
             attention,
@@ -114,16 +117,34 @@ impl Shared {
         self.accepts_snapshots.store(accepts, Ordering::Relaxed);
     }
 
-    fn post(&self, event: VcpuEvent) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.push_back(event);
+    fn events(&self) -> MutexGuard<'_, VecDeque<VcpuEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts an event of vCPU `vcpu`, whose thread then stands at the gate until the main thread
+    /// has decided.
+    fn post(&self, vcpu: u8, event: VcpuEvent) {
+        self.gate.hold(vcpu);
+        self.events().push_back(event);
         self.attention.raise();
     }
 
     /// The oldest event that the main thread has not taken yet.
     pub(crate) fn take_event(&self) -> Option<VcpuEvent> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.pop_front()
+        self.events().pop_front()
+    }
+
+    /// Whether an event waits after which there is no machine to capture.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.events()
+            .iter()
+            .any(|event| !matches!(event, VcpuEvent::SnapshotRequested))
+    }
+
+    /// Takes every request for a snapshot: one capture answers them all.
+    pub(crate) fn take_snapshot_requests(&self) {
+        self.events()
+            .retain(|event| !matches!(event, VcpuEvent::SnapshotRequested));
     }
 }
 
@@ -136,6 +157,8 @@ enum Next {
     Idle,
     /// Stand at the gate: the main thread has to decide.
     Stand,
+    /// Stand at the gate, and leave the vCPU alone: it cannot run.
+    Faulted,
     /// The vCPU was stopped and has no unfinished exit.
     Stopped,
 }
@@ -143,6 +166,7 @@ enum Next {
 /// Runs the vCPU until the gate says to end. The body of each vCPU thread.
 pub(crate) fn run_vcpu(shared: &Shared, cell: &VcpuCell) {
     let mut vcpu = lock_vcpu(cell);
+    let index = vcpu.index();
     vcpu.bind_to_this_thread();
     loop {
         let next = if shared.gate.stop_wanted() {
@@ -151,13 +175,17 @@ pub(crate) fn run_vcpu(shared: &Shared, cell: &VcpuCell) {
             run_once(shared, &mut **vcpu)
         };
         match next {
-            // Stopped without a stop being wanted: a signal of somebody else's.
-            Next::Run | Next::Stopped => {}
+            Next::Run => {}
             Next::Idle => shared.gate.idle(IDLE_SLEEP),
-            Next::Stand => {
-                finish_exit(shared, &mut **vcpu);
+            // A stop that is over already, or a signal of somebody else's. Cleared before the
+            // gate is asked again, so that a new stop is not cleared with it.
+            Next::Stopped => vcpu.clear_stop(),
+            Next::Stand | Next::Faulted => {
+                if next == Next::Stand {
+                    finish_exit(shared, &mut **vcpu);
+                }
                 drop(vcpu);
-                let leave = shared.gate.stand();
+                let leave = shared.gate.stand(index);
                 vcpu = lock_vcpu(cell);
                 if leave == Leave::End {
                     return;
@@ -172,92 +200,86 @@ pub(crate) fn run_vcpu(shared: &Shared, cell: &VcpuCell) {
 /// lose what the guest is to read, or repeat what it wrote.
 fn finish_exit(shared: &Shared, vcpu: &mut dyn Vcpu) {
     vcpu.stop_handle().request_stop();
-    loop {
-        match run_once(shared, vcpu) {
-            // A fault has been posted, or the vCPU is where it should be.
-            Next::Stopped | Next::Stand => return,
-            Next::Run | Next::Idle => {}
-        }
-    }
+    while !matches!(run_once(shared, vcpu), Next::Stopped | Next::Faulted) {}
 }
 
 fn run_once(shared: &Shared, vcpu: &mut dyn Vcpu) -> Next {
     let index = vcpu.index();
-    match vcpu.run() {
+    let next = match vcpu.run() {
         Ok(exit) => handle_exit(shared, index, exit),
-        Err(error) => fault(shared, VcpuFault::Run(error)),
-    }
+        Err(error) => fault(shared, index, VcpuFault::Run(error)),
+    };
+    shared.output.write_due(&shared.gate);
+    next
 }
 
-fn fault(shared: &Shared, fault: VcpuFault) -> Next {
-    shared.post(VcpuEvent::Fault(fault));
-    Next::Stand
+fn fault(shared: &Shared, vcpu: u8, fault: VcpuFault) -> Next {
+    shared.post(vcpu, VcpuEvent::Fault(fault));
+    Next::Faulted
 }
 
 fn handle_exit(shared: &Shared, vcpu: u8, exit: VcpuExit<'_>) -> Next {
     match exit {
-        VcpuExit::PortRead { port, width, data } => {
-            let mut ports = shared.ports();
-            for element in data.chunks_exact_mut(usize::from(width)) {
-                ports.read(port, element);
-            }
-            if shared.input.guest_waits() {
-                Next::Idle
-            } else {
-                Next::Run
-            }
+        VcpuExit::PortRead { port, width, data } => read_port(shared, port, width, data),
+        VcpuExit::PortWrite { port, width, data } => write_port(shared, vcpu, port, width, data),
+        VcpuExit::MmioRead { address, .. } | VcpuExit::MmioWrite { address, .. }
+            if shared.memory.layout().contains(address) =>
+        {
+            ram_lost(shared, vcpu, Some(address))
         }
-        VcpuExit::PortWrite { port, width, data } => {
-            let mut next = Next::Run;
-            for element in data.chunks_exact(usize::from(width)) {
-                let effect = shared.ports().write(port, element);
-                if apply(shared, effect) == Next::Stand {
-                    next = Next::Stand;
-                }
-            }
-            next
-        }
-        VcpuExit::MmioRead { address, data } => {
-            if shared.memory.layout().contains(address) {
-                return ram_lost(shared, Some(address));
-            }
+        VcpuExit::MmioRead { data, .. } => {
             // No device is mapped there: the bus floats.
             data.fill(0xff);
             Next::Run
         }
-        VcpuExit::MmioWrite { address, .. } if shared.memory.layout().contains(address) => {
-            ram_lost(shared, Some(address))
-        }
         VcpuExit::MmioWrite { .. } => Next::Run,
         VcpuExit::Halted => Next::Idle,
         VcpuExit::Canceled => Next::Stopped,
-        VcpuExit::Shutdown => fault(shared, VcpuFault::TripleFault { vcpu }),
-        VcpuExit::MemoryFault { address } => ram_lost(shared, address),
-        VcpuExit::Unsupported(reason) => fault(shared, VcpuFault::Unsupported { vcpu, reason }),
+        VcpuExit::Shutdown => fault(shared, vcpu, VcpuFault::TripleFault { vcpu }),
+        VcpuExit::MemoryFault { address } => ram_lost(shared, vcpu, address),
+        // How the loss of the page that holds the next instruction shows.
+        VcpuExit::Unsupported(_) if VmRam::truncated_length_bytes(&shared.memory).is_some() => {
+            ram_lost(shared, vcpu, None)
+        }
+        VcpuExit::Unsupported(reason) => {
+            fault(shared, vcpu, VcpuFault::Unsupported { vcpu, reason })
+        }
     }
 }
 
-fn ram_lost(shared: &Shared, address: Option<GuestAddress>) -> Next {
+fn read_port(shared: &Shared, port: u16, width: u8, data: &mut [u8]) -> Next {
+    let mut ports = shared.ports();
+    for element in data.chunks_exact_mut(usize::from(width)) {
+        ports.read(port, element);
+    }
+    if port == numbers::CONSOLE_STATUS && shared.input.guest_waits() {
+        Next::Idle
+    } else {
+        Next::Run
+    }
+}
+
+fn write_port(shared: &Shared, vcpu: u8, port: u16, width: u8, data: &[u8]) -> Next {
+    let mut next = Next::Run;
+    for element in data.chunks_exact(usize::from(width)) {
+        let effect = shared.ports().write(port, element);
+        match effect {
+            Effect::None => {}
+            Effect::Exit { status } => {
+                shared.post(vcpu, VcpuEvent::GuestExit { status });
+                next = Next::Stand;
+            }
+            Effect::SnapshotRequested if shared.accepts_snapshots.load(Ordering::Relaxed) => {
+                shared.post(vcpu, VcpuEvent::SnapshotRequested);
+                next = Next::Stand;
+            }
+            Effect::SnapshotRequested => shared.ports().set_snapshot_outcome(Outcome::Refused),
+        }
+    }
+    next
+}
+
+fn ram_lost(shared: &Shared, vcpu: u8, address: Option<GuestAddress>) -> Next {
     let name = shared.memory.name().map(|name| name.display().to_string());
-    fault(shared, VcpuFault::RamLost { address, name })
-}
-
-fn apply(shared: &Shared, effect: Effect) -> Next {
-    match effect {
-        Effect::None => Next::Run,
-        Effect::Exit { status } => {
-            shared.post(VcpuEvent::GuestExit { status });
-            Next::Stand
-        }
-        Effect::SnapshotRequested if shared.accepts_snapshots.load(Ordering::Relaxed) => {
-            shared.post(VcpuEvent::SnapshotRequested);
-            Next::Stand
-        }
-        Effect::SnapshotRequested => {
-            shared
-                .ports()
-                .set_snapshot_outcome(nvx_devices::Outcome::Refused);
-            Next::Run
-        }
-    }
+    fault(shared, vcpu, VcpuFault::RamLost { address, name })
 }

@@ -1,28 +1,31 @@
 //! A running VM: its threads, its events, and how it ends.
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvx_devices::Outcome as SnapshotOutcome;
 use nvx_host::{
-    ConsoleInput, ConsoleOutput, InputRead, Interest, Termination, TerminationSignals, wait_any,
+    ConsoleInput, ConsoleOutput, ControlListener, Directory, InputRead, Interest, Termination,
+    TerminationSignals, Waitable as _, wait_many,
 };
 use nvx_hypervisor::{Hypervisor, Partition, StopHandle};
-use nvx_memory::{GuestMemory, RamFile};
 use nvx_profile::Profile;
+use nvx_snapshot::Destination;
 
-use crate::capture::{self, Captured};
-use crate::console::OutputBuffer;
+use crate::capture::{self, CaptureRequest, Captured};
+use crate::control::{self, ControlServer};
 use crate::error::{CaptureError, RunError};
-use crate::ram::RamPlace;
-use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, lock_vcpu, run_vcpu};
+use crate::ram::VmRam;
+use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, run_vcpu};
 
 /// How long the vCPUs may take to stop. A stop needs one round trip to the kernel; a vCPU that
 /// takes this long is stuck there.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a vCPU that has not stopped is kicked again: the first kick may have come just
+/// before its thread began to wait for something else than the guest.
+const KICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What the guest's console is connected to.
 pub struct Console {
@@ -32,13 +35,31 @@ pub struct Console {
     pub output: ConsoleOutput,
 }
 
-/// What a capture does and where it goes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a capture does and where it may go.
+#[derive(Clone, Debug, Default)]
 pub struct CapturePolicy {
-    /// The snapshot directory to make; none: requests are refused.
-    pub destination: Option<PathBuf>,
-    /// After the capture the guest goes on, instead of ending.
+    /// Where the guest's own request goes; none: it is refused.
+    pub destination: Option<Destination>,
+    /// After a capture that the guest asked for it goes on, instead of ending.
     pub continue_after: bool,
+    /// Directories, as canonical paths, below which the host may ask for snapshots.
+    pub roots: Vec<PathBuf>,
+}
+
+/// What a VM is given besides its machine.
+#[derive(Debug, Default)]
+pub struct VmOptions {
+    /// What a capture does and where it may go.
+    pub capture: CapturePolicy,
+    /// Where other processes control the VM.
+    pub control: Option<ControlListener>,
+}
+
+impl VmOptions {
+    /// Whether the machine may ever be captured.
+    pub(crate) fn may_capture(&self) -> bool {
+        self.capture.destination.is_some() || self.control.is_some()
+    }
 }
 
 /// How a VM's life in this process ended.
@@ -53,24 +74,17 @@ pub enum Outcome {
     Captured(Captured),
     /// The process was asked to end.
     Interrupted(Termination),
+    /// A control client ended the VM.
+    Stopped,
 }
 
 /// Who wants to know what happens to a VM while it runs.
 pub trait Observer {
-    /// A capture was refused or failed; the guest runs on, unless the process was asked to end.
+    /// A capture that the guest asked for was refused or failed; the guest runs on, unless the
+    /// process was asked to end.
     fn capture_failed(&mut self, error: &CaptureError);
     /// A capture succeeded and the guest runs on.
     fn captured_and_continues(&mut self, captured: &Captured);
-}
-
-/// Guest RAM as the main thread holds it.
-pub(crate) struct VmRam {
-    pub(crate) memory: Arc<GuestMemory>,
-    pub(crate) file: Option<RamFile>,
-    /// A nameless file can be given a name once only, so a capture that fails after linking it
-    /// leaves one that the next capture must copy.
-    pub(crate) link_spent: bool,
-    pub(crate) place: RamPlace,
 }
 
 /// A virtual machine, ready to run or running.
@@ -84,10 +98,22 @@ pub struct Vm {
     pub(crate) policy: CapturePolicy,
     pub(crate) profile: Profile,
     pub(crate) input: Option<ConsoleInput>,
-    pub(crate) output: Arc<Mutex<OutputBuffer>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
+    pub(crate) control: Option<ControlServer>,
+    /// A control client wants the vCPUs to stand still.
+    pub(crate) paused: bool,
+    /// Captures that succeeded.
+    pub(crate) captures: u32,
     /// `restore` or `startup`, for the profile.
     pub(crate) origin: &'static str,
+}
+
+/// What serving one event came to.
+pub(crate) enum Served {
+    /// The VM lives on.
+    Continue,
+    /// The VM ends.
+    End(Outcome),
 }
 
 impl Vm {
@@ -101,27 +127,46 @@ impl Vm {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
         let started = self.start_threads();
-        // What earlier processes left behind is removed only now that the guest runs.
         let result = started.and_then(|()| {
             self.profile.flush();
+            // Only now that the guest runs: what earlier processes left can wait.
             self.remove_stale_files();
             self.serve(signals, observer)
         });
+        self.end(result, signals)
+    }
+
+    /// Ends the threads, tells clients and brings out what is still to be written.
+    fn end(
+        mut self,
+        result: Result<Outcome, RunError>,
+        signals: &TerminationSignals,
+    ) -> Result<Outcome, RunError> {
         self.end_threads();
         let Self {
-            output,
             mut profile,
             cells,
             partition,
             shared,
             ram,
+            control,
             ..
         } = self;
+        let output = Arc::clone(&shared.output);
+        let gate = Arc::clone(&shared.gate);
         if matches!(result, Ok(Outcome::Captured(_))) {
             // The published file may be this RAM: no view of it outlives the commit.
             drop((cells, partition, shared, ram));
         }
-        drain_output(&output, signals);
+        if let Some(mut control) = control {
+            control.end();
+        }
+        match result {
+            // A reader that does not read is given up at the next request to end.
+            Ok(Outcome::GuestExit { .. } | Outcome::Captured(_)) => output.drain(signals),
+            // The end is wanted now: what can be written without waiting is written.
+            _ => output.drain(gate.stop_waker()),
+        }
         profile.flush();
         result
     }
@@ -154,38 +199,38 @@ impl Vm {
 
     fn end_threads(&mut self) {
         self.shared.gate.end();
-        self.ask_for_stop();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so itself.
-            let _ = thread.join();
+        // A vCPU that is stuck in the kernel ends with the process.
+        if self.stop_vcpus().is_ok() {
+            for thread in self.threads.drain(..) {
+                // A thread that panicked has said so itself.
+                let _ = thread.join();
+            }
         }
     }
 
-    fn ask_for_stop(&self) {
-        self.shared.gate.ask_for_stop();
-        for handle in &self.stop_handles {
-            handle.request_stop();
-        }
-    }
-
-    /// Stops all vCPUs with no unfinished exit; after [`Vm::resume`] they run again.
+    /// Stops all vCPUs with no unfinished exit, until [`Vm::resume_vcpus`].
     pub(crate) fn stop_vcpus(&self) -> Result<(), CaptureError> {
-        self.ask_for_stop();
-        if self
-            .shared
-            .gate
-            .wait_for_all(self.threads.len(), STOP_DEADLINE)
-        {
-            Ok(())
-        } else {
-            Err(CaptureError::StopTimeout {
-                deadline: STOP_DEADLINE,
-            })
+        let deadline = Instant::now() + STOP_DEADLINE;
+        let gate = &self.shared.gate;
+        gate.ask_for_stop();
+        while Instant::now() < deadline {
+            for handle in &self.stop_handles {
+                handle.request_stop();
+            }
+            if gate.wait_for_all(self.threads.len(), KICK_INTERVAL) {
+                return Ok(());
+            }
         }
+        Err(CaptureError::StopTimeout {
+            deadline: STOP_DEADLINE,
+        })
     }
 
-    fn resume(&self) {
-        self.shared.gate.resume();
+    /// Lets the vCPUs run, unless a client wants them to stand still.
+    pub(crate) fn resume_vcpus(&self) {
+        if !self.paused {
+            self.shared.gate.resume();
+        }
     }
 
     /// Waits for events and serves them until one of them ends the VM.
@@ -196,41 +241,43 @@ impl Vm {
     ) -> Result<Outcome, RunError> {
         loop {
             while let Some(event) = self.shared.take_event() {
-                let outcome = match event {
-                    VcpuEvent::GuestExit { status } => Some(Outcome::GuestExit { status }),
+                match event {
+                    VcpuEvent::GuestExit { status } => return Ok(Outcome::GuestExit { status }),
                     VcpuEvent::Fault(fault) => return Err(fault.into()),
-                    VcpuEvent::SnapshotRequested => self.serve_snapshot_request(signals, observer),
-                };
-                if let Some(outcome) = outcome {
-                    return Ok(outcome);
+                    VcpuEvent::SnapshotRequested => {
+                        if let Served::End(outcome) = self.serve_guest_request(signals, observer) {
+                            return Ok(outcome);
+                        }
+                    }
                 }
             }
             if let Some(termination) = signals.take() {
                 return Ok(Outcome::Interrupted(termination));
             }
+            if let Served::End(outcome) = control::serve(self, signals) {
+                return Ok(outcome);
+            }
             self.wait(signals).map_err(RunError::Wait)?;
         }
     }
 
+    /// Waits until something happens, and takes console input if there is any.
     fn wait(&mut self, signals: &TerminationSignals) -> std::io::Result<()> {
-        let attention = Arc::clone(&self.shared.attention);
         let room_bytes = self.shared.input.room_bytes();
-        let signal = (signals.as_fd(), Interest::Readable);
-        let event = (attention.as_fd(), Interest::Readable);
-        let input_ready = match &self.input {
-            Some(input) if room_bytes > 0 => {
-                let [.., ready] =
-                    wait_any([signal, event, (input.as_fd(), Interest::Readable)], None)?;
-                ready
-            }
-            _ => {
-                wait_any([signal, event], None)?;
-                false
-            }
-        };
+        let mut sources = vec![
+            (signals.source(), Interest::Readable),
+            (self.shared.attention.source(), Interest::Readable),
+        ];
+        let input = self.input.as_ref().filter(|_| room_bytes > 0);
+        sources.extend(input.map(|input| (input.source(), Interest::Readable)));
+        let with_input = input.is_some();
+        if let Some(control) = &self.control {
+            sources.extend(control.sources());
+        }
+        let ready = wait_many(&sources, None)?;
         // Lowered before the events are looked at, so that none is missed.
-        attention.lower();
-        if input_ready {
+        self.shared.attention.lower();
+        if with_input && ready.get(2).copied().unwrap_or(false) {
             self.read_input(room_bytes);
         }
         Ok(())
@@ -247,63 +294,61 @@ impl Vm {
         }
     }
 
-    /// Captures to the declared destination. `None`: the guest runs on.
-    fn serve_snapshot_request(
+    /// Captures to the declared destination, as the guest asked.
+    fn serve_guest_request(
         &mut self,
         signals: &TerminationSignals,
         observer: &mut dyn Observer,
-    ) -> Option<Outcome> {
-        let captured = match capture::capture(self, signals) {
-            Ok(captured) => captured,
+    ) -> Served {
+        let Some(destination) = self.policy.destination.clone() else {
+            return self.answer_guest(SnapshotOutcome::Refused);
+        };
+        let request = CaptureRequest {
+            destination,
+            continue_after: self.policy.continue_after,
+        };
+        match capture::capture(self, &request, signals) {
+            Ok(captured) if request.continue_after => {
+                observer.captured_and_continues(&captured);
+                self.answer_guest(SnapshotOutcome::Source)
+            }
+            Ok(captured) => Served::End(Outcome::Captured(captured)),
+            // The event that supersedes the capture comes next and ends the VM.
+            Err((CaptureError::Superseded, _)) => Served::Continue,
             Err((error, termination)) => {
                 observer.capture_failed(&error);
-                if let Some(termination) = termination {
-                    return Some(Outcome::Interrupted(termination));
+                match termination {
+                    Some(termination) => Served::End(Outcome::Interrupted(termination)),
+                    None => self.answer_guest(SnapshotOutcome::Refused),
                 }
-                self.answer_guest(SnapshotOutcome::Refused);
-                return None;
             }
-        };
-        if self.policy.continue_after {
-            observer.captured_and_continues(&captured);
-            self.answer_guest(SnapshotOutcome::Source);
-            self.profile.flush();
-            return None;
         }
-        Some(Outcome::Captured(captured))
     }
 
-    fn answer_guest(&self, outcome: SnapshotOutcome) {
+    fn answer_guest(&mut self, outcome: SnapshotOutcome) -> Served {
+        // One answer for all who asked meanwhile.
+        self.shared.take_snapshot_requests();
         self.shared.ports().set_snapshot_outcome(outcome);
-        self.resume();
+        self.resume_vcpus();
+        self.profile.flush();
+        Served::Continue
     }
 
     fn remove_stale_files(&self) {
-        let destination = self.policy.destination.as_deref();
-        let parent = destination.map(crate::ram::parent_directory);
-        let scratch = self.ram.place.directory();
-        for directory in [parent.as_deref(), scratch].into_iter().flatten() {
-            // Best effort: what cannot be removed now is tried again at the next start.
-            if let Ok(directory) = nvx_host::Directory::open(directory) {
-                let _ = nvx_host::remove_stale(&directory);
-            }
+        // Best effort: what cannot be removed now is tried again at the next start.
+        if let Some(destination) = &self.policy.destination {
+            let _ = nvx_host::remove_stale(destination.parent());
         }
-    }
-
-    /// Reads vCPU `index` while it stands at the gate.
-    pub(crate) fn with_vcpu<T>(
-        &self,
-        index: usize,
-        work: impl FnOnce(&mut dyn nvx_hypervisor::Vcpu) -> T,
-    ) -> Option<T> {
-        let cell = self.cells.get(index)?;
-        Some(work(&mut **lock_vcpu(cell)))
+        let scratch = self.ram.place.directory();
+        let roots = self.policy.roots.iter().map(PathBuf::as_path);
+        for directory in scratch.into_iter().chain(roots) {
+            remove_stale_in(directory);
+        }
     }
 }
 
-/// Brings all console output to its reader; a request to end gives up on a reader that does not
-/// read.
-fn drain_output(output: &Mutex<OutputBuffer>, signals: &TerminationSignals) {
-    let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-    output.flush(signals);
+fn remove_stale_in(directory: &Path) {
+    if let Ok(directory) = Directory::open_following(directory) {
+        let _ = nvx_host::remove_stale(&directory);
+    }
 }

@@ -17,6 +17,7 @@ mod work_dir;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -184,6 +185,7 @@ impl Bench {
             .collect();
         for round in 0..=samples {
             eprint!("\rround {round} of {samples}");
+            settle();
             for (row, cells) in rows.iter().zip(&mut cells) {
                 for turn in 0..self.contenders.len() {
                     // Whoever goes first changes with the round.
@@ -205,6 +207,13 @@ impl Bench {
         let sample = contender.sample(row, &self.probe, scratch.path());
         sample.with_context(|| format!("{}: {}", contender.name(), row.name))
     }
+}
+
+/// Lets the disk rows' removed files and dying partitions get out of the way of the next round's first row.
+fn settle() {
+    // Without a `sync` program the first row is only noisier.
+    let _ = Command::new("sync").status();
+    std::thread::sleep(Duration::from_millis(50));
 }
 
 /// Shows a path in a message.

@@ -161,6 +161,28 @@ impl Directory {
             .map_err(|errno| self.create_error(name, "create the file", errno))
     }
 
+    /// Creates a regular file without a name on the directory's file system, with rights 0600, open
+    /// for reading and writing; `None` if the file system has no such files. It can be given a name by
+    /// [`link_open_file`](crate::link_open_file).
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::System`].
+    pub fn create_nameless(&self) -> Result<Option<File>, CreateError> {
+        // Never with O_EXCL, which would forbid ever giving the file a name.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(self, ".", flags, FILE_MODE) {
+            Ok(descriptor) => Ok(Some(File::from(descriptor))),
+            // What file systems and kernels without O_TMPFILE answer.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(CreateError::System {
+                path: self.path.clone(),
+                operation: "create a file in it",
+                source: errno.into(),
+            }),
+        }
+    }
+
     /// What has the name `name`, without following a symbolic link; `None` if nothing has.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 use rustix::io::Errno;
@@ -166,7 +166,19 @@ fn rename_error(
 /// Asks the kernel to begin writing the file's dirty pages, without waiting for them. A hint: the sync
 /// that follows is what counts and what reports errors, so a refusal is ignored.
 pub fn start_writeback(file: impl AsFd) {
-    let descriptor = file.as_fd().as_raw_fd();
+    // A length of 0 means "to the end" (sync_file_range(2)).
+    ask_for_writeback(file.as_fd(), 0, 0);
+}
+
+/// As [`start_writeback`], for `size_bytes` bytes of the file from `offset_bytes` on.
+pub fn start_writeback_of(file: impl AsFd, offset_bytes: u64, size_bytes: u64) {
+    if let (Ok(offset), Ok(size @ 1..)) = (i64::try_from(offset_bytes), i64::try_from(size_bytes)) {
+        ask_for_writeback(file.as_fd(), offset, size);
+    }
+}
+
+fn ask_for_writeback(file: BorrowedFd<'_>, offset: i64, size: i64) {
+    let descriptor = file.as_raw_fd();
     // SAFETY: the call takes no pointers, and the borrow keeps the descriptor open.
-    let _ = unsafe { libc::sync_file_range(descriptor, 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    let _ = unsafe { libc::sync_file_range(descriptor, offset, size, libc::SYNC_FILE_RANGE_WRITE) };
 }

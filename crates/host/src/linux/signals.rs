@@ -42,8 +42,10 @@ pub struct TerminationSignals {
 }
 
 impl TerminationSignals {
-    /// Takes the signals over. To be called before any thread is started: threads inherit the
-    /// mask, and a thread that does not block the signals would be ended by them.
+    /// Takes the signals over, except those that this process was started to ignore (`nohup`, a
+    /// shell's background job): they stay ignored. To be called before any thread is started:
+    /// threads inherit the mask, and a thread that does not block the signals would be ended by
+    /// them.
     ///
     /// # Errors
     /// The system refuses the mask or has no descriptor left.
@@ -54,7 +56,10 @@ impl TerminationSignals {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for (signal, _) in TERMINATION_SIGNALS {
-                libc::sigaddset(&mut set, signal);
+                // A blocked signal is kept even if it is ignored, and would then be read.
+                if !is_ignored(signal)? {
+                    libc::sigaddset(&mut set, signal);
+                }
             }
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             if error != 0 {
@@ -88,5 +93,65 @@ impl TerminationSignals {
 impl AsFd for TerminationSignals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+fn is_ignored(signal: i32) -> io::Result<bool> {
+    // SAFETY: a null new action changes nothing; the old one is written to `action`, for which all
+    // zeros is a valid value.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(action.sa_sigaction == libc::SIG_IGN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Set in the process that the next test starts.
+    const IN_CHILD: &str = "NVX_TEST_SIGNALS";
+
+    /// Raises a signal for this thread alone, whose mask is the one that was changed.
+    fn raise(signal: i32) {
+        // SAFETY: raise takes no pointers.
+        let result = unsafe { libc::raise(signal) };
+        assert_eq!(result, 0);
+    }
+
+    #[test]
+    #[ignore = "only run by another test, as its child process"]
+    fn child_started_with_a_signal_ignored() {
+        if std::env::var_os(IN_CHILD).is_none() {
+            return;
+        }
+        let signals = TerminationSignals::take_over().expect("signals");
+        raise(libc::SIGHUP);
+        assert_eq!(signals.take(), None);
+        for signal in [libc::SIGTERM, libc::SIGINT] {
+            raise(signal);
+            let taken = signals.take();
+            assert_eq!(taken.map(Termination::exit_code), Some(128 + signal as u8));
+        }
+        println!("\nthe rest was taken");
+    }
+
+    #[test]
+    fn a_signal_that_was_to_be_ignored_stays_ignored() {
+        let name = "linux::signals::tests::child_started_with_a_signal_ignored";
+        let output = Command::new("sh")
+            .args(["-c", r#"trap "" HUP; exec "$0" "$@""#])
+            .arg(std::env::current_exe().expect("a path"))
+            .args(["--exact", name, "--ignored", "--nocapture"])
+            .env(IN_CHILD, "1")
+            .output()
+            .expect("a shell");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("the rest was taken"), "{text}");
     }
 }

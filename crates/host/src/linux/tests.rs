@@ -11,13 +11,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
 use super::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
 use super::lock::{FileLock, try_lock_exclusive};
 use super::publish::{
     RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
+    start_writeback_of,
 };
 use super::stale::{
     RAM_FILE_PREFIX, STAGING_PREFIX, create_locked_directory, random_name, remove_stale,
@@ -44,14 +45,18 @@ fn make_fifo(path: &Path) {
 
 /// `None`, with a printed reason, where files are never born nameless.
 fn nameless_file(directory: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(descriptor) => Some(descriptor.into()),
-        Err(errno) => {
-            println!("skipped: no O_TMPFILE in {}: {errno}", directory.display());
-            None
-        }
+    let file = Directory::open(directory)
+        .unwrap()
+        .create_nameless()
+        .unwrap();
+    if let Some(file) = &file {
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.nlink(), 0);
+        assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
+    } else {
+        println!("skipped: no nameless files in {}", directory.display());
     }
+    file
 }
 
 fn names_in(path: &Path) -> Vec<String> {
@@ -232,6 +237,9 @@ fn a_nameless_file_gets_a_name_and_is_the_same_file() {
         };
         file.write_all(b"ram").unwrap();
         start_writeback(&file);
+        start_writeback_of(&file, 4096, 4096);
+        start_writeback_of(&file, u64::MAX, 1);
+        start_writeback_of(&file, 0, 0);
         link_open_file(&file, &directory, "memory").unwrap();
         assert_eq!(
             directory.identity_of("memory").unwrap(),

@@ -1,4 +1,7 @@
 //! Waiting for several things at once, and waking a waiter from another thread.
+//!
+//! What can be waited for gives a [`WaitSource`]; what stands behind it (a descriptor here) is this
+//! module's own business, so that whoever waits knows no operating system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,6 +44,34 @@ impl AsFd for Waker {
     }
 }
 
+/// One thing that can be waited for, borrowed from its owner.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitSource<'a>(BorrowedFd<'a>);
+
+impl<'a> From<BorrowedFd<'a>> for WaitSource<'a> {
+    fn from(descriptor: BorrowedFd<'a>) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for WaitSource<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0
+    }
+}
+
+/// What can be waited for.
+pub trait Waitable {
+    /// What to hand to [`wait_any`] or [`wait_many`].
+    fn source(&self) -> WaitSource<'_>;
+}
+
+impl<T: AsFd> Waitable for T {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource(self.as_fd())
+    }
+}
+
 /// What to wait for on one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
@@ -55,24 +86,56 @@ pub enum Interest {
 ///
 /// # Errors
 /// The system refuses to wait. An interruption by a signal is no error: then nothing is ready.
-pub fn wait_any<const N: usize>(
-    sources: [(BorrowedFd<'_>, Interest); N],
+pub fn wait_any<'a, S: Into<WaitSource<'a>>, const N: usize>(
+    sources: [(S, Interest); N],
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut entries = sources.map(|(descriptor, interest)| {
-        let flags = match interest {
-            Interest::Readable => PollFlags::IN,
-            Interest::Writable => PollFlags::OUT,
-        };
-        PollFd::from_borrowed_fd(descriptor, flags)
-    });
+    let mut entries = sources.map(|(source, interest)| poll_entry(source.into(), interest));
+    poll_all(&mut entries, timeout)?;
+    Ok(entries.map(|entry| is_ready(&entry)))
+}
+
+/// As [`wait_any`], for a number of sources that is not known beforehand: the answer has one element
+/// for each, in order.
+///
+/// # Errors
+/// As [`wait_any`].
+pub fn wait_many(
+    sources: &[(WaitSource<'_>, Interest)],
+    timeout: Option<Duration>,
+) -> io::Result<Vec<bool>> {
+    let mut entries: Vec<_> = sources
+        .iter()
+        .map(|&(source, interest)| poll_entry(source, interest))
+        .collect();
+    poll_all(&mut entries, timeout)?;
+    Ok(entries.iter().map(is_ready).collect())
+}
+
+fn poll_entry(source: WaitSource<'_>, interest: Interest) -> PollFd<'_> {
+    let flags = match interest {
+        Interest::Readable => PollFlags::IN,
+        Interest::Writable => PollFlags::OUT,
+    };
+    PollFd::from_borrowed_fd(source.0, flags)
+}
+
+fn is_ready(entry: &PollFd<'_>) -> bool {
+    !entry.revents().is_empty()
+}
+
+/// Waits and leaves the answers in `entries`; after an interruption they are all "not ready".
+fn poll_all(entries: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(timeout.subsec_nanos()) as _,
     });
-    match poll(&mut entries, timeout.as_ref()) {
-        Ok(_) => Ok(entries.map(|entry| !entry.revents().is_empty())),
-        Err(Errno::INTR) => Ok([false; N]),
+    match poll(entries, timeout.as_ref()) {
+        Ok(_) => Ok(()),
+        Err(Errno::INTR) => {
+            entries.iter_mut().for_each(PollFd::clear_revents);
+            Ok(())
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -110,5 +173,24 @@ mod tests {
             .expect("poll");
             assert!(ready);
         });
+    }
+
+    #[test]
+    fn any_number_of_sources_answer_in_order() {
+        let wakers: Vec<_> = (0..5)
+            .map(|_| Waker::new().expect("a descriptor"))
+            .collect();
+        wakers[1].raise();
+        wakers[4].raise();
+        let sources: Vec<_> = wakers
+            .iter()
+            .map(|waker| (waker.source(), Interest::Readable))
+            .collect();
+        let ready = wait_many(&sources, Some(Duration::from_secs(30))).expect("poll");
+        assert_eq!(ready, [false, true, false, false, true]);
+        let writable = [(wakers[0].source(), Interest::Writable)];
+        assert_eq!(wait_many(&writable, None).expect("poll"), [true]);
+        let nothing = wait_many(&[], Some(Duration::ZERO)).expect("poll");
+        assert!(nothing.is_empty());
     }
 }

@@ -21,10 +21,11 @@ mod vcpu;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+use kvm_ioctls::Cap;
 use nvx_memory::GuestMemory;
 
 use crate::cpu::{CpuModel, CpuidEntry};
@@ -37,6 +38,9 @@ pub const DEVICE: &str = "/dev/kvm";
 /// The API version that every kernel since 2.6.22 has (Linux `Documentation/virt/kvm/api.rst`,
 /// KVM_GET_API_VERSION).
 const API_VERSION: i32 = 12;
+
+/// CPUID leaf 1 ECX: the local APIC's timer takes a TSC deadline (Intel SDM volume 2, table 3-10).
+const LEAF_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
 
 /// KVM, opened.
 pub struct Kvm {
@@ -86,9 +90,11 @@ impl Hypervisor for Kvm {
             .shared
             .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
             .map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
-        Ok(CpuModel {
-            entries: cpuid.as_slice().iter().map(CpuidEntry::from).collect(),
-        })
+        let mut entries: Vec<_> = cpuid.as_slice().iter().map(CpuidEntry::from).collect();
+        if self.shared.check_extension(Cap::TscDeadlineTimer) {
+            offer_tsc_deadline(&mut entries);
+        }
+        Ok(CpuModel { entries })
     }
 
     fn create_partition(
@@ -104,6 +110,15 @@ impl Hypervisor for Kvm {
     }
 }
 
+/// Sets the bit of the local APIC's deadline timer. Older kernels leave it out of what they
+/// support, since it depends on the interrupt chip being theirs, which every partition here has
+/// (Linux `Documentation/virt/kvm/api.rst`, KVM_GET_SUPPORTED_CPUID).
+fn offer_tsc_deadline(entries: &mut [CpuidEntry]) {
+    for entry in entries.iter_mut().filter(|entry| entry.leaf == 1) {
+        entry.ecx |= LEAF_1_ECX_TSC_DEADLINE;
+    }
+}
+
 /// Makes an error constructor for the KVM call named `call`.
 fn failed(call: &'static str) -> impl Fn(kvm_ioctls::Error) -> SystemError {
     move |errno| SystemError {
@@ -116,18 +131,22 @@ fn open_error(device: &Path, source: io::Error) -> OpenError {
     let device = device.to_owned();
     match source.kind() {
         io::ErrorKind::NotFound => OpenError::NotPresent { device },
-        io::ErrorKind::PermissionDenied => OpenError::NoPermission {
-            group: owning_group(&device),
-            device,
-        },
+        io::ErrorKind::PermissionDenied => {
+            let metadata = std::fs::metadata(&device).ok();
+            OpenError::NoPermission {
+                group: owning_group(metadata.as_ref()),
+                group_may_open: metadata.is_none_or(|found| found.mode() & 0o060 == 0o060),
+                device,
+            }
+        }
         _ => OpenError::Open { device, source },
     }
 }
 
-/// Name of the group that owns `device`: its number where the group file does not tell, and
+/// Name of the group that owns the device: its number where the group file does not tell, and
 /// `kvm`, as distributions name it, where not even the device tells.
-fn owning_group(device: &PathBuf) -> String {
-    let Ok(metadata) = std::fs::metadata(device) else {
+fn owning_group(metadata: Option<&std::fs::Metadata>) -> String {
+    let Some(metadata) = metadata else {
         return "kvm".to_owned();
     };
     let id = metadata.gid();
@@ -148,6 +167,8 @@ fn group_name(group_file: &str, id: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -177,7 +198,30 @@ mod tests {
         );
         let text = error.to_string();
         assert!(text.contains("/dev/null: no permission"), "{text}");
-        assert!(text.contains("group 'root'"), "{text}");
+        assert!(text.contains("add this user to group 'root'"), "{text}");
+    }
+
+    #[test]
+    fn a_device_of_its_owner_only_gets_no_advice_that_would_not_help() {
+        let error = OpenError::NoPermission {
+            device: PathBuf::from("/dev/kvm"),
+            group: "root".to_owned(),
+            group_may_open: false,
+        };
+        let text = error.to_string();
+        assert!(text.contains("not even its group 'root'"), "{text}");
+        assert!(!text.contains("usermod"), "{text}");
+    }
+
+    #[test]
+    fn the_deadline_timer_is_offered_in_its_leaf_only() {
+        let mut entries = [0, 1, 7].map(|leaf| CpuidEntry {
+            leaf,
+            ecx: 1,
+            ..Default::default()
+        });
+        offer_tsc_deadline(&mut entries);
+        assert_eq!(entries.map(|entry| entry.ecx), [1, 0x0100_0001, 1]);
     }
 
     #[test]

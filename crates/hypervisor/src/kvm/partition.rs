@@ -83,6 +83,20 @@ impl KvmPartition {
             _memory: memory,
         })
     }
+
+    pub(super) fn new_vcpu(&self, index: u8) -> Result<KvmVcpu, CreateError> {
+        if index >= MAX_VCPUS {
+            return Err(CreateError::TooManyVcpus {
+                index,
+                limit: MAX_VCPUS,
+            });
+        }
+        let fd = self
+            .vm
+            .create_vcpu(u64::from(index))
+            .map_err(failed("KVM_CREATE_VCPU"))?;
+        KvmVcpu::new(Arc::clone(&self.kvm), Arc::clone(&self.vm), fd, index)
+    }
 }
 
 /// KVM_CREATE_VM, again as long as a signal interrupts it: the kernel starts a worker for the
@@ -98,18 +112,7 @@ fn create_vm(kvm: &kvm_ioctls::Kvm) -> Result<VmFd, SystemError> {
 
 impl Partition for KvmPartition {
     fn create_vcpu(&self, index: u8) -> Result<Box<dyn Vcpu>, CreateError> {
-        if index >= MAX_VCPUS {
-            return Err(CreateError::TooManyVcpus {
-                index,
-                limit: MAX_VCPUS,
-            });
-        }
-        let fd = self
-            .vm
-            .create_vcpu(u64::from(index))
-            .map_err(failed("KVM_CREATE_VCPU"))?;
-        let vcpu = KvmVcpu::new(Arc::clone(&self.kvm), Arc::clone(&self.vm), fd, index)?;
-        Ok(Box::new(vcpu))
+        Ok(Box::new(self.new_vcpu(index)?))
     }
 
     fn irq_chip(&self) -> Option<&dyn IrqChip> {

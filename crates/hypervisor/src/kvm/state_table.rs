@@ -85,6 +85,9 @@ pub(super) fn restore(vcpu: &mut KvmVcpu, state: &VcpuState) -> Result<(), State
 }
 
 #[cfg(test)]
+mod timing;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

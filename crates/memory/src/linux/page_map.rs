@@ -71,6 +71,12 @@ pub(crate) fn open() -> io::Result<File> {
     File::open("/proc/self/pagemap")
 }
 
+/// Reads the entry of the first page of `view`, to find out whether that is possible.
+pub(crate) fn try_reading(page_map: &File, view: &VolatileBytes) -> io::Result<()> {
+    let page = view.start().as_ptr().addr() as u64 / PAGE_SIZE_BYTES;
+    page_map.read_exact_at(&mut [0; size_of::<u64>()], page * size_of::<u64>() as u64)
+}
+
 /// The private pages of `view`, as extents of the RAM file in which it begins at `file_offset_bytes`.
 pub(crate) fn private_pages(
     page_map: &File,

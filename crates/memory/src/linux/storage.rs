@@ -101,16 +101,6 @@ pub(crate) fn flush_by_view(
     })
 }
 
-/// Asks the kernel to start writing back a part of a file, without waiting. Only a hint.
-pub(crate) fn start_writeback(file: &File, offset_bytes: u64, size_bytes: u64) {
-    if let Ok((offset, size)) = signed(offset_bytes, size_bytes) {
-        // SAFETY: the call takes no addresses.
-        unsafe {
-            libc::sync_file_range(file.as_raw_fd(), offset, size, libc::SYNC_FILE_RANGE_WRITE)
-        };
-    }
-}
-
 /// The pages of a part of the file that are dirty or on their way to the device. `None` where the
 /// kernel cannot tell (before Linux 6.5). In-memory file systems have none.
 pub(crate) fn unwritten_pages(file: &File, offset_bytes: u64, size_bytes: u64) -> Option<u64> {

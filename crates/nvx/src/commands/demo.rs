@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum as _;
 use nvx_bench::statistics::{median, nearest_rank};
 use nvx_bench::{LifecycleRequest, LifecycleSample, run_turn};
+use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
 use nvx_probe_guest::ProbeParams;
 use nvx_profile::ParsedRecord;
 use serde::Serialize;
@@ -84,10 +84,7 @@ fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let request = LifecycleRequest {
         program: std::env::current_exe().context("cannot find this program's own file")?,
-        backend: args
-            .backend
-            .to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned()),
+        backend: backend_name(args.backend).to_owned(),
         memory_bytes: args.memory,
         vcpus: args.vcpus,
         probe: ProbeParams {
@@ -112,6 +109,13 @@ fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
     }
     let snapshot = last.context("no sample was taken")?;
     document(args, &request, &samples, snapshot)
+}
+
+fn backend_name(choice: BackendChoice) -> &'static str {
+    BACKEND_CHOICES
+        .iter()
+        .find(|(_, known)| *known == choice)
+        .map_or("auto", |(name, _)| name)
 }
 
 fn remove_snapshot(path: &Path) -> anyhow::Result<()> {

@@ -50,9 +50,7 @@ pub fn run(args: InspectArgs) -> Result<ExitCode, Failure> {
 
 /// Space that the file takes, in bytes; `None` where the system does not tell.
 fn allocated_bytes(file: &std::fs::File) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    // `st_blocks` counts units of 512 bytes on every file system (stat(2)).
-    file.metadata().ok().map(|metadata| metadata.blocks() * 512)
+    nvx_host::allocated_bytes(file).ok()
 }
 
 fn unit<'a>(payload: &StatePayload<'a>) -> Unit<'a> {

@@ -1,5 +1,6 @@
 //! One module per command.
 
+mod ctl;
 mod demo;
 mod guest;
 mod inspect;
@@ -20,6 +21,8 @@ pub fn run(cli: Cli, profile: Profile) -> Result<ExitCode, Failure> {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args, profile),
         Command::Restore(args) => restore::run(args, profile),
+        Command::Capture(args) => ctl::capture(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Guest(args) => guest::run(args),
     }

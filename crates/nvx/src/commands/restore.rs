@@ -18,9 +18,7 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
     } = args;
     let request = RestoreRequest {
         snapshot: directory,
-        capture: session::capture_policy(capture),
+        options: session::vm_options(capture, None).map_err(Failure::monitor)?,
     };
-    session::run(|console| {
-        nvx_vmm::restore(request, console, session::open_backend(backend), profile)
-    })
+    session::run(|console| nvx_vmm::restore(request, console, session::opener(backend), profile))
 }

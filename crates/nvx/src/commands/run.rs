@@ -30,13 +30,15 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         .context("--probe")
         .map_err(Failure::monitor)?;
     let image = nvx_probe_guest::image().map_err(Failure::monitor)?;
+    let scratch_root = scratch.clone();
     let request = BootRequest {
         layout,
         vcpus,
         image,
         command_line: probe.command_line(),
         ram: RamRequest { scratch },
-        capture: session::capture_policy(capture),
+        options: session::vm_options(capture, scratch_root.as_deref())
+            .map_err(Failure::monitor)?,
     };
-    session::run(|console| nvx_vmm::boot(request, console, session::open_backend(backend), profile))
+    session::run(|console| nvx_vmm::boot(request, console, session::opener(backend), profile))
 }

@@ -1,16 +1,19 @@
 //! What `run` and `restore` have in common: signals, console, back end, and how a VM's end becomes
 //! an exit code.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use nvx_host::{ConsoleInput, ConsoleOutput, TerminationSignals};
+use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, TerminationSignals};
+use nvx_hypervisor::{BackendChoice, Hypervisor, OpenError, open_backend};
+use nvx_snapshot::{Destination, parent_of};
 use nvx_vmm::{
-    CaptureError, CapturePolicy, Captured, Console, MachineError, Observer, Outcome, Vm,
+    CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, Vm, VmOptions, chain,
 };
 
-use crate::cli::{Backend, CaptureArgs};
-use crate::exit::Failure;
+use crate::cli::CaptureArgs;
+use crate::exit::{Failure, STOPPED};
 use crate::output;
 
 /// Takes the signals over, makes the VM by `make`, runs it, and tells how it ended.
@@ -41,36 +44,73 @@ where
             output::message(&format!("ended by {}", termination.name()));
             ExitCode::from(termination.exit_code())
         }
+        Outcome::Stopped => {
+            output::message("stopped by a control client");
+            ExitCode::from(STOPPED)
+        }
     })
 }
 
-/// Opens the back end that the arguments ask for.
-pub fn open_backend(
-    backend: Backend,
-) -> impl FnOnce() -> Result<Box<dyn nvx_hypervisor::Hypervisor>, MachineError> {
-    move || match backend {
-        Backend::Auto | Backend::Kvm => Ok(Box::new(nvx_hypervisor::kvm::Kvm::open()?)),
+/// Opens the back end that the arguments ask for, and says what the user should know about it.
+pub fn opener(
+    choice: BackendChoice,
+) -> impl FnOnce(Option<&str>) -> Result<Box<dyn Hypervisor>, OpenError> {
+    move |captured_on| {
+        let selected = open_backend(choice, captured_on)?;
+        if let Some(notice) = &selected.notice {
+            output::message(notice);
+        }
+        Ok(selected.backend)
     }
 }
 
-/// The capture policy that the arguments ask for.
-pub fn capture_policy(args: CaptureArgs) -> CapturePolicy {
+/// What the arguments say of captures and control. The socket listens from here on.
+pub fn vm_options(args: CaptureArgs, scratch: Option<&Path>) -> anyhow::Result<VmOptions> {
     let CaptureArgs {
         snapshot,
         continue_after,
+        control,
+        mut snapshot_roots,
     } = args;
-    CapturePolicy {
-        destination: snapshot,
-        continue_after,
+    if snapshot_roots.is_empty() {
+        snapshot_roots.extend(scratch.map(Path::to_owned));
     }
+    snapshot_roots.extend(snapshot.as_deref().map(|path| parent_of(path).to_owned()));
+    let destination = snapshot
+        .map(|path| Destination::declare(&path))
+        .transpose()
+        .context("the snapshot cannot be put there")?;
+    Ok(VmOptions {
+        capture: CapturePolicy {
+            destination,
+            continue_after,
+            roots: match &control {
+                Some(_) => canonical(&snapshot_roots)?,
+                None => Vec::new(),
+            },
+        },
+        control: control
+            .map(|path| ControlListener::bind(&path))
+            .transpose()
+            .context("the control socket cannot be made")?,
+    })
+}
+
+fn canonical(roots: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    roots
+        .iter()
+        .map(|root| {
+            std::fs::canonicalize(root)
+                .with_context(|| format!("snapshot root {}", root.display()))
+        })
+        .collect()
 }
 
 struct Messages;
 
 impl Observer for Messages {
     fn capture_failed(&mut self, error: &CaptureError) {
-        let error = anyhow::Error::msg(chain(error));
-        output::message(&format!("capture failed: {error:#}"));
+        output::message(&format!("capture failed: {}", chain(error)));
     }
 
     fn captured_and_continues(&mut self, captured: &Captured) {
@@ -81,26 +121,20 @@ impl Observer for Messages {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 fn captured_message(captured: &Captured) -> String {
     let Captured {
         path,
         publication,
         reason,
         generation,
+        untaken_input_bytes,
     } = captured;
+    let untaken = match untaken_input_bytes {
+        0 => String::new(),
+        bytes => format!("; {bytes} bytes of input that the guest had not taken are not in it"),
+    };
     format!(
-        "captured to {} in {:.3} ms ({publication}: {reason})",
+        "captured to {} in {:.3} ms ({publication}: {reason}){untaken}",
         path.display(),
         generation.as_secs_f64() * 1e3,
     )

@@ -36,4 +36,6 @@ const _: () = {
     assert!(super::SCHEMA_VERSION == 1, "{}", SEE);
     assert!(MAX_MANIFEST_BYTES == 1024 * 1024, "{}", SEE);
     assert!(MAX_VCPUS == 8, "{}", SEE);
+    // What memory can lay out a manifest must be able to say, and the reverse.
+    assert!(MAX_RAM_RANGES == nvx_memory::MAX_RANGES, "{}", SEE);
 };

@@ -220,7 +220,7 @@ fn files_of_two_snapshots_do_not_mix() {
             .unwrap();
     }
     let state = writer.finish();
-    let mut staging = crate::Staging::create(&other).unwrap();
+    let mut staging = crate::Staging::create(&crate::Destination::declare(&other).unwrap()).unwrap();
     staging.write_state(&state).unwrap();
     staging
         .create_memory()
@@ -254,6 +254,24 @@ fn a_state_that_the_manifest_means_must_still_be_one() {
             ..
         }
     ));
+}
+
+#[test]
+fn a_payload_that_was_wrong_from_the_start_is_found_by_verification() {
+    let (_temporary, path) = published();
+    Snapshot::open(&path).unwrap().verify_state().unwrap();
+    let mut state = sample::state();
+    *state.last_mut().unwrap() ^= 1;
+    fs::write(path.join(STATE_FILE), &state).unwrap();
+    let manifest = sample::manifest(&state).encode().unwrap();
+    fs::write(path.join(MANIFEST_FILE), manifest).unwrap();
+    let snapshot = Snapshot::open(&path).unwrap();
+    assert_eq!(
+        snapshot.verify_state().unwrap_err(),
+        StateError::PayloadDigest {
+            unit: "serial0".to_owned()
+        }
+    );
 }
 
 #[test]
