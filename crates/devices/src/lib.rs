@@ -14,6 +14,8 @@
 
 mod console;
 mod device;
+#[cfg(test)]
+mod goldens;
 pub mod numbers;
 mod ports;
 mod rtc;

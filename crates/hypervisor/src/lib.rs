@@ -4,6 +4,9 @@
 //! devices) over guest RAM, and the partition makes *vCPUs* ([`Vcpu`]). All three are object
 //! safe, so the rest of NVX holds them as trait objects and never names a back end.
 //!
+//! Back ends: [`kvm`]; [`soft`], which is there on every host and runs the built-in guest only; and
+//! [`fake`], which replays scripts for unit tests.
+//!
 //! Two ideas keep the traits small:
 //! - a power that not every back end has is an `Option` ([`Partition::irq_chip`],
 //!   [`Partition::dirty_log`], [`Partition::clock`]), never a method that fails;

@@ -70,9 +70,9 @@ pub fn open_backend(
         (BackendChoice::Kvm, _) | (BackendChoice::Auto, Some("kvm")) => kvm(),
         (BackendChoice::Soft, _) => Ok(software("")),
         (BackendChoice::Auto, Some(soft::NAME)) => Ok(software("the snapshot is of it; ")),
-        (BackendChoice::Auto, _) => Ok(kvm().unwrap_or_else(|error| {
-            software(&format!("no KVM ({}); ", causes(&error)))
-        })),
+        (BackendChoice::Auto, _) => {
+            Ok(kvm().unwrap_or_else(|error| software(&format!("no KVM ({}); ", causes(&error)))))
+        }
     }
 }
 
@@ -120,7 +120,11 @@ mod tests {
     fn the_software_back_end_always_opens_and_says_what_it_is() {
         let selected = open_backend(BackendChoice::Soft, None).expect("always there");
         assert_eq!(selected.backend.name(), soft::NAME);
-        assert!(selected.notice.is_some_and(|text| text.contains(soft::PURPOSE)));
+        assert!(
+            selected
+                .notice
+                .is_some_and(|text| text.contains(soft::PURPOSE))
+        );
     }
 
     #[test]

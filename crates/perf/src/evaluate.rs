@@ -109,7 +109,7 @@ pub struct Evaluation {
 /// The file is not a history.
 pub fn evaluate(path: &Path) -> Result<Evaluation, HistoryError> {
     let history = History::read(path, NameRule::History)?;
-    Ok(evaluate_history(path, &history, &Rule::STANDARD))
+    Ok(evaluate_history(path, &history, &Rule::from_env()))
 }
 
 pub(crate) fn evaluate_history(path: &Path, history: &History, rule: &Rule) -> Evaluation {

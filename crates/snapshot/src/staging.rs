@@ -22,9 +22,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use nvx_host::{
-    CreateError, DirectorySync, FileKind, LinkError, LockedDirectory, RenameError,
-    RenameMethod, STAGING_PREFIX, create_locked_directory, link_open_file, rename_no_replace_by,
-    start_writeback,
+    CreateError, DirectorySync, FileKind, LinkError, LockedDirectory, RenameError, RenameMethod,
+    STAGING_PREFIX, create_locked_directory, link_open_file, rename_no_replace_by, start_writeback,
 };
 
 use crate::destination::Destination;
@@ -175,13 +174,14 @@ impl Staging {
     /// As [`Destination::check_free`], and [`PublishError::Create`].
     pub fn create(destination: &Destination) -> Result<Self, PublishError> {
         destination.check_free()?;
-        let staged = create_locked_directory(destination.parent(), STAGING_PREFIX).map_err(
-            |source| PublishError::Create {
-                destination: destination.path().to_path_buf(),
-                what: "the staging directory",
-                source,
-            },
-        )?;
+        let staged =
+            create_locked_directory(destination.parent(), STAGING_PREFIX).map_err(|source| {
+                PublishError::Create {
+                    destination: destination.path().to_path_buf(),
+                    what: "the staging directory",
+                    source,
+                }
+            })?;
         Ok(Self {
             destination: destination.clone(),
             staged,
@@ -440,7 +440,10 @@ impl Drop for Staging {
         }
         let named = self.destination.parent().identity_of(&self.staged.name);
         if matches!(named, Ok(Some(identity)) if identity == self.staged.identity) {
-            let _ = self.destination.parent().remove_empty_subdirectory(&self.staged.name);
+            let _ = self
+                .destination
+                .parent()
+                .remove_empty_subdirectory(&self.staged.name);
         }
     }
 }

@@ -15,7 +15,8 @@ use nvx_snapshot::{
 };
 
 /// What to say when a golden does not match.
-const SEE: &str = "the snapshot format changed: see 'Changing the format' in doc/design/snapshot.md";
+const SEE: &str =
+    "the snapshot format changed: see 'Changing the format' in doc/design/snapshot.md";
 
 const MEMORY_BYTES: u64 = 192 << 10;
 
@@ -175,7 +176,10 @@ fn a_golden_snapshot_opens() {
     memory.set_len(MEMORY_BYTES).unwrap();
     let snapshot = Snapshot::open(directory.path()).expect(SEE);
     snapshot.verify_state().expect(SEE);
-    assert_eq!(snapshot.manifest().ram_layout().unwrap().total_bytes(), MEMORY_BYTES);
+    assert_eq!(
+        snapshot.manifest().ram_layout().unwrap().total_bytes(),
+        MEMORY_BYTES
+    );
 }
 
 /// Writes the goldens of this build's schema version, which must not be there yet: those of a

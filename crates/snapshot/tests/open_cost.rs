@@ -30,7 +30,9 @@ fn state(vcpus: u8) -> Vec<u8> {
     let mut writer = StateWriter::new();
     for index in 0..vcpus {
         let unit = format!("vcpu.{index}");
-        writer.put(&unit, "nvx.vcpu", 1, &[index; 12 << 10]).unwrap();
+        writer
+            .put(&unit, "nvx.vcpu", 1, &[index; 12 << 10])
+            .unwrap();
     }
     for index in 0..8 {
         let unit = format!("device.{index}");
@@ -59,6 +61,9 @@ fn measure_open() {
             let snapshot = Snapshot::open(directory.path()).unwrap();
             black_box(snapshot.state().unwrap().payloads().len());
         });
-        println!("{vcpus} vCPUs, {} bytes of state: open {open:.1?}", state.len());
+        println!(
+            "{vcpus} vCPUs, {} bytes of state: open {open:.1?}",
+            state.len()
+        );
     }
 }

@@ -6,9 +6,9 @@ use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, kvm_ioapic_state,
     kvm_irqchip, kvm_msi, kvm_pic_state, kvm_pit_state2,
 };
-use kvm_ioctls::VmFd;
 
 use super::failed;
+use super::machine::Machine;
 use crate::error::{StateError, SystemError};
 use crate::state::IrqChipState;
 use crate::traits::IrqChip;
@@ -17,7 +17,7 @@ use crate::traits::IrqChip;
 const LAYOUT: &str = "kvm";
 
 pub(super) struct KvmIrqChip {
-    vm: Arc<VmFd>,
+    vm: Arc<Machine>,
 }
 
 /// The parts of the chip in restore order, with their names in errors.
@@ -27,7 +27,7 @@ const PICS: [(u32, &str); 2] = [
 ];
 
 impl KvmIrqChip {
-    pub(super) fn new(vm: Arc<VmFd>) -> Self {
+    pub(super) fn new(vm: Arc<Machine>) -> Self {
         Self { vm }
     }
 

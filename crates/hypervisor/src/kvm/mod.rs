@@ -11,6 +11,8 @@
 
 mod events;
 mod irq_chip;
+mod machine;
+mod msrs;
 mod partition;
 mod registers;
 mod run_area;
@@ -41,6 +43,11 @@ const API_VERSION: i32 = 12;
 
 /// CPUID leaf 1 ECX: the local APIC's timer takes a TSC deadline (Intel SDM volume 2, table 3-10).
 const LEAF_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
+
+/// CPUID leaf 1 ECX: VMX (Intel SDM volume 2, table 3-10).
+const LEAF_1_ECX_VMX: u32 = 1 << 5;
+/// CPUID leaf 0x80000001 ECX: SVM (AMD APM volume 3, appendix E.4.2).
+const LEAF_8000_0001_ECX_SVM: u32 = 1 << 2;
 
 /// KVM, opened.
 pub struct Kvm {
@@ -94,6 +101,7 @@ impl Hypervisor for Kvm {
         if self.shared.check_extension(Cap::TscDeadlineTimer) {
             offer_tsc_deadline(&mut entries);
         }
+        withhold_nested_virtualization(&mut entries);
         Ok(CpuModel { entries })
     }
 
@@ -116,6 +124,18 @@ impl Hypervisor for Kvm {
 fn offer_tsc_deadline(entries: &mut [CpuidEntry]) {
     for entry in entries.iter_mut().filter(|entry| entry.leaf == 1) {
         entry.ecx |= LEAF_1_ECX_TSC_DEADLINE;
+    }
+}
+
+/// Clears the bits of VMX and SVM: a nested guest's state is not saved, so a guest must not have
+/// one.
+fn withhold_nested_virtualization(entries: &mut [CpuidEntry]) {
+    for entry in entries {
+        match entry.leaf {
+            1 => entry.ecx &= !LEAF_1_ECX_VMX,
+            0x8000_0001 => entry.ecx &= !LEAF_8000_0001_ECX_SVM,
+            _ => {}
+        }
     }
 }
 
@@ -222,6 +242,17 @@ mod tests {
         });
         offer_tsc_deadline(&mut entries);
         assert_eq!(entries.map(|entry| entry.ecx), [1, 0x0100_0001, 1]);
+    }
+
+    #[test]
+    fn nested_virtualization_is_not_offered() {
+        let mut entries = [1, 0x8000_0001, 7].map(|leaf| CpuidEntry {
+            leaf,
+            ecx: 0xff,
+            ..Default::default()
+        });
+        withhold_nested_virtualization(&mut entries);
+        assert_eq!(entries.map(|entry| entry.ecx), [0xdf, 0xfb, 0xff]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use nvx_memory::GuestMemory;
 
 use super::failed;
 use super::irq_chip::KvmIrqChip;
+use super::machine::Machine;
 use super::vcpu::KvmVcpu;
 use crate::MAX_VCPUS;
 use crate::error::{CreateError, SystemError};
@@ -23,14 +24,11 @@ const TSS_ADDRESS: usize = 0xfffb_d000;
 
 pub(super) struct KvmPartition {
     kvm: Arc<kvm_ioctls::Kvm>,
-    vm: Arc<VmFd>,
+    vm: Arc<Machine>,
     irq_chip: KvmIrqChip,
     /// Each RAM range's size; its index is the slot's number.
     slot_sizes_bytes: Vec<usize>,
     logs_dirty_pages: bool,
-    /// Held because the kernel writes to these mappings as long as the machine exists; declared
-    /// last so that it is dropped last.
-    _memory: Arc<GuestMemory>,
 }
 
 impl KvmPartition {
@@ -39,7 +37,7 @@ impl KvmPartition {
         memory: Arc<GuestMemory>,
         options: PartitionOptions,
     ) -> Result<Self, CreateError> {
-        let vm = create_vm(&kvm)?;
+        let vm = Machine::new(create_vm(&kvm)?, Arc::clone(&memory));
         let mut slot_sizes_bytes = Vec::new();
         for (slot, region) in memory.host_regions().enumerate() {
             let region_descriptor = kvm_userspace_memory_region {
@@ -53,8 +51,8 @@ impl KvmPartition {
                 memory_size: region.size_bytes,
                 userspace_addr: region.host_address(),
             };
-            // SAFETY: the range is one mapping owned by `memory`, which this partition keeps
-            // alive for longer than the VM; guest RAM is only ever reached by volatile access,
+            // SAFETY: the range is one mapping owned by `memory`, which the machine keeps
+            // alive for longer than its descriptor; guest RAM is only ever reached by volatile access,
             // so the guest writing to it breaks no reference.
             unsafe { vm.set_user_memory_region(region_descriptor) }.map_err(|errno| {
                 CreateError::MapRam {
@@ -80,7 +78,6 @@ impl KvmPartition {
             vm,
             slot_sizes_bytes,
             logs_dirty_pages: options.log_dirty_pages,
-            _memory: memory,
         })
     }
 

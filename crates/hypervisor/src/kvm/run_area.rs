@@ -62,9 +62,10 @@ impl RunArea {
 
     /// Reads the exit record. The slices of the result point into the mapping.
     ///
-    /// `&mut` of the vCPU must be held by the caller for as long as the result lives: then the
-    /// vCPU cannot run, and the kernel leaves the page alone.
-    pub(super) fn exit(&self) -> Result<VcpuExit<'_>, &'static str> {
+    /// # Safety
+    /// As long as the result lives the vCPU does not run, so that the kernel leaves the page
+    /// alone, and no other result of this function is alive.
+    pub(super) unsafe fn exit(&self) -> Result<VcpuExit<'_>, &'static str> {
         let run = self.run.as_ptr();
         // SAFETY: the field lies inside the mapping and is a plain integer.
         let reason = unsafe { (&raw const (*run).exit_reason).read_volatile() };

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use kvm_bindings::CpuId;
-use kvm_ioctls::{VcpuFd, VmFd};
+use kvm_ioctls::VcpuFd;
 
 use super::failed;
+use super::machine::Machine;
 use super::run_area::RunArea;
 use super::state_table;
 use super::stop::KvmStop;
@@ -19,7 +20,7 @@ use crate::traits::{StopHandle, Vcpu};
 /// A vCPU of [`super::Kvm`].
 pub struct KvmVcpu {
     pub(super) kvm: Arc<kvm_ioctls::Kvm>,
-    pub(super) vm: Arc<VmFd>,
+    pub(super) vm: Arc<Machine>,
     pub(super) fd: VcpuFd,
     /// CPUID as the guest was given it.
     pub(super) cpuid: Vec<CpuidEntry>,
@@ -31,7 +32,7 @@ pub struct KvmVcpu {
 impl KvmVcpu {
     pub(super) fn new(
         kvm: Arc<kvm_ioctls::Kvm>,
-        vm: Arc<VmFd>,
+        vm: Arc<Machine>,
         fd: VcpuFd,
         index: u8,
     ) -> Result<Self, CreateError> {
@@ -122,9 +123,9 @@ impl Vcpu for KvmVcpu {
                 }
             }
         }
-        self.area
-            .exit()
-            .map_err(|what| RunError::MalformedExit { vcpu, what })
+        // SAFETY: the result borrows this vCPU, so it does not run, and the kernel leaves the page
+        // alone, while the result lives; and no other exit of this vCPU is alive here.
+        unsafe { self.area.exit() }.map_err(|what| RunError::MalformedExit { vcpu, what })
     }
 
     fn stop_handle(&self) -> Arc<dyn StopHandle> {

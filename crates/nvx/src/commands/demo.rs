@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nvx_bench::statistics::{median, nearest_rank};
 use nvx_bench::{LifecycleRequest, LifecycleSample, run_turn};
-use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
+use nvx_hypervisor::{Selected, open_backend};
 use nvx_probe_guest::ProbeParams;
 use nvx_profile::ParsedRecord;
 use serde::Serialize;
@@ -54,6 +54,9 @@ struct Document {
     schema: &'static str,
     schema_version: u32,
     samples: usize,
+    backend: String,
+    /// What the user should know about the back end.
+    backend_notice: Option<String>,
     memory_bytes: u64,
     vcpus: u8,
     probe: String,
@@ -82,9 +85,11 @@ pub fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
 
 fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    // Chosen once, so that all turns use the same and the result can name it.
+    let Selected { backend, notice } = open_backend(args.backend, None)?;
     let request = LifecycleRequest {
         program: std::env::current_exe().context("cannot find this program's own file")?,
-        backend: backend_name(args.backend).to_owned(),
+        backend: backend.name().to_owned(),
         memory_bytes: args.memory,
         vcpus: args.vcpus,
         probe: ProbeParams {
@@ -108,14 +113,7 @@ fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
         }
     }
     let snapshot = last.context("no sample was taken")?;
-    document(args, &request, &samples, snapshot)
-}
-
-fn backend_name(choice: BackendChoice) -> &'static str {
-    BACKEND_CHOICES
-        .iter()
-        .find(|(_, known)| *known == choice)
-        .map_or("auto", |(name, _)| name)
+    document(args, &request, notice, &samples, snapshot)
 }
 
 fn remove_snapshot(path: &Path) -> anyhow::Result<()> {
@@ -125,6 +123,7 @@ fn remove_snapshot(path: &Path) -> anyhow::Result<()> {
 fn document(
     args: &DemoArgs,
     request: &LifecycleRequest,
+    backend_notice: Option<String>,
     samples: &[LifecycleSample],
     snapshot: PathBuf,
 ) -> anyhow::Result<Document> {
@@ -140,6 +139,8 @@ fn document(
         schema: "nvx.demo",
         schema_version: 1,
         samples: samples.len(),
+        backend: request.backend.clone(),
+        backend_notice,
         memory_bytes: args.memory,
         vcpus: args.vcpus,
         probe: request.probe.to_string(),
@@ -197,6 +198,9 @@ fn table(document: &Document) -> String {
          the same nonce {} and the same RAM (checksum {}).\n",
         document.nonce, document.ram_checksum
     );
+    if let Some(notice) = &document.backend_notice {
+        let _ = writeln!(text, "{notice}\n");
+    }
     let _ = writeln!(text, "{:<42}{:>12}", format!("median of {n}"), "ms");
     for (name, series) in [
         (

@@ -1,6 +1,6 @@
 //! Judging one commit after the other: events, suspects, and what becomes the new level.
 
-use super::model::{Model, Reading, factor_of, noise};
+use super::model::{Model, Reading, factor_of, least_shifted, noise};
 use super::panel::Series;
 use super::robust::median_in_place;
 use super::rule::Rule;
@@ -217,11 +217,13 @@ impl<'a> Judge<'a> {
         let first = tested.saturating_sub(rule.level_points);
         let level = median_in_place(&mut held[first..tested].to_vec());
         let mut scratch = Vec::new();
+        let shift = median_in_place(&mut held[tested..].to_vec()) - level;
         Some(Reading {
             level,
             level_points: tested - first,
             newest: held[held.len() - 1] - level,
-            shift: median_in_place(&mut held[tested..].to_vec()) - level,
+            shift,
+            least: least_shifted(&held[tested..], level, shift),
             sigma: noise(held[..tested].iter().copied(), &mut scratch, rule),
             newest_loading_error: 0.0,
             shift_loading_error: 0.0,
@@ -318,7 +320,7 @@ impl<'a> Judge<'a> {
             };
             let sigma = reading.sigma.hypot(reading.shift_loading_error);
             let limit = (rule.shift_sigmas * sigma).max(rule.shift_floor);
-            if reading.shift.abs() > limit {
+            if reading.shift.abs() > limit && reading.least * reading.shift.signum() > rule.least_part * limit {
                 let values = self.residuals(index);
                 let begin = start_of_shift(&values, self.model.tracks[index].level_start, reading.shift);
                 judgement.shifts.push(Shift {
@@ -350,12 +352,12 @@ impl<'a> Judge<'a> {
     }
 
     fn residuals(&self, index: usize) -> Vec<(usize, f64)> {
-        let loading = self.model.tracks[index].loading;
+        let track = &self.model.tracks[index];
         self.model
             .columns
             .iter()
             .filter(|column| column.values[index].is_finite())
-            .map(|column| (column.at, column.values[index] - loading * column.factor))
+            .map(|column| (column.at, column.residual(index, track)))
             .collect()
     }
 }

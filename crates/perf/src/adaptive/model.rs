@@ -19,6 +19,24 @@ pub(crate) struct Column {
     pub(crate) values: Vec<f64>,
     /// What all metrics share at this commit.
     pub(crate) factor: f64,
+    /// The known worse factor that part of the metrics were measured at, where the host changed
+    /// within the run.
+    pub(crate) other_factor: Option<f64>,
+}
+
+impl Column {
+    /// A metric's value without the factor's part. Where the host changed within the run, a metric
+    /// that lies nearer to the other level was measured there.
+    pub(crate) fn residual(&self, index: usize, track: &Track) -> f64 {
+        let value = self.values[index];
+        let residual = value - track.loading * self.factor;
+        match self.other_factor {
+            Some(other) if residual - track.base > 0.5 * track.loading * (other - self.factor) => {
+                value - track.loading * other
+            }
+            _ => residual,
+        }
+    }
 }
 
 /// What is known of one metric.
@@ -49,6 +67,8 @@ pub(crate) struct Reading {
     pub(crate) newest: f64,
     /// The median of the newest points above the level.
     pub(crate) shift: f64,
+    /// The newest point that is least shifted to the shift's side, above the level.
+    pub(crate) least: f64,
     /// Noise of one point.
     pub(crate) sigma: f64,
     /// Uncertainty of `newest` from not knowing the loading.
@@ -95,11 +115,39 @@ impl Model {
             at,
             values: values.to_vec(),
             factor: 0.0,
+            other_factor: None,
         });
         while self.columns.len() > rule.lookback() {
             self.columns.pop_front();
         }
         self.fit(series, rule);
+        self.find_other_factor(series, rule);
+    }
+
+    /// Finds out whether the host changed within the newest run: several metrics lie where a worse
+    /// factor that the history knows would have put them.
+    fn find_other_factor(&mut self, series: &[Series], rule: &Rule) {
+        let Some((newest, before)) = self.columns.make_contiguous().split_last_mut() else {
+            return;
+        };
+        let mut factors: Vec<f64> = before.iter().map(|column| column.factor).collect();
+        factors.sort_unstable_by(|left, right| right.total_cmp(left));
+        let Some(&known) = factors.get(1) else {
+            return;
+        };
+        let step = known - newest.factor;
+        if step < rule.mixed_step {
+            return;
+        }
+        let nearer = |(index, track): (usize, &Track)| {
+            let residual = newest.values[index] - track.base - track.loading * newest.factor;
+            series[index].shares
+                && residual > (0.5 * track.loading * step).max(2.5 * track.sigma)
+        };
+        let count = self.tracks.iter().enumerate().filter(|track| nearer(*track)).count();
+        if count >= rule.mixed_metrics {
+            newest.other_factor = Some(known);
+        }
     }
 
     /// Learns factors, loadings, bases and noise from the commits that are held.
@@ -166,7 +214,7 @@ impl Model {
         let mut factors = Vec::with_capacity(self.columns.len());
         for column in self.columns.iter().filter(|column| column.values[index].is_finite()) {
             if column.at >= track.level_start {
-                residuals.push(column.values[index] - track.loading * column.factor);
+                residuals.push(column.residual(index, track));
                 factors.push(column.factor);
             }
         }
@@ -179,6 +227,7 @@ impl Model {
         let factor_level = median_in_place(&mut factors[first..tested].to_vec());
         let deviation = track.loading_variance.sqrt();
         let last = residuals.len() - 1;
+        let shift = median_in_place(&mut residuals[tested..].to_vec()) - level;
         let error = |factor: f64| (factor - factor_level).abs() * deviation;
         Some(Reading {
             level,
@@ -186,7 +235,8 @@ impl Model {
             newest: residuals[last] - level,
             newest_loading_error: error(factors[last]),
             shift_loading_error: error(median_in_place(&mut factors[tested..].to_vec())),
-            shift: median_in_place(&mut residuals[tested..].to_vec()) - level,
+            shift,
+            least: least_shifted(&residuals[tested..], level, shift),
             sigma: track.sigma,
         })
     }
@@ -219,6 +269,12 @@ pub(crate) fn factor_of(
         }
     }
     (pairs.len() >= rule.group_minimum).then(|| weighted_median_in_place(pairs))
+}
+
+/// Of the tested points, the one that is least shifted to the shift's side, above the level.
+pub(crate) fn least_shifted(tested: &[f64], level: f64, shift: f64) -> f64 {
+    let sign = shift.signum();
+    sign * tested.iter().map(|value| sign * (value - level)).fold(f64::INFINITY, f64::min)
 }
 
 /// Loading and base of one metric by least squares, with a prior on the loading and outliers clipped.

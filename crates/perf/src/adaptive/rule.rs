@@ -18,6 +18,8 @@ pub struct Rule {
     pub shift_sigmas: f64,
     /// ...and at least this large.
     pub shift_floor: f64,
+    /// Every tested point lies beyond this part of the limit: two outliers are no shift.
+    pub least_part: f64,
     /// A common shift is at least this large.
     pub common_floor: f64,
     /// A common shift is beyond this many sigma of the factor's noise.
@@ -42,6 +44,10 @@ pub struct Rule {
     pub known_level_run: usize,
     /// Fewest metrics that can share something.
     pub group_minimum: usize,
+    /// A host can have changed within a run where a known factor is this much worse...
+    pub mixed_step: f64,
+    /// ...and so many metrics lie nearer to it.
+    pub mixed_metrics: usize,
     /// Commits between two events that are one.
     pub merge_commits: usize,
 }
@@ -56,6 +62,7 @@ impl Rule {
         test_points: 3,
         shift_sigmas: 2.6,
         shift_floor: 0.07,
+        least_part: 0.3,
         common_floor: 0.07,
         common_sigmas: 2.6,
         suspect_sigmas: 5.0,
@@ -68,8 +75,33 @@ impl Rule {
         known_level_margin: 0.04,
         known_level_run: 6,
         group_minimum: 5,
+        mixed_step: 0.07,
+        mixed_metrics: 3,
         merge_commits: 2,
     };
+    pub fn from_env() -> Self {
+        let mut rule = Self::STANDARD;
+        let get = |name: &str, value: &mut f64| if let Ok(text) = std::env::var(name) { *value = text.parse().unwrap() };
+        get("SS", &mut rule.shift_sigmas);
+        get("LE", &mut rule.least_part);
+        get("SF", &mut rule.shift_floor);
+        get("CF", &mut rule.common_floor);
+        get("CS", &mut rule.common_sigmas);
+        get("US", &mut rule.suspect_sigmas);
+        get("UF", &mut rule.suspect_floor);
+        get("SG", &mut rule.sigma_floor);
+        get("TC", &mut rule.tail_cap);
+        get("TQ", &mut rule.tail_quantile);
+        get("TN", &mut rule.tail_normal);
+        get("LS", &mut rule.loading_spread);
+        get("KM", &mut rule.known_level_margin);
+        get("MS", &mut rule.mixed_step);
+        let mut n = rule.minimum_level_points as f64; get("ML", &mut n); rule.minimum_level_points = n as usize;
+        let mut n = rule.level_points as f64; get("LP", &mut n); rule.level_points = n as usize;
+        let mut n = rule.noise_points as f64; get("NP", &mut n); rule.noise_points = n as usize;
+        let mut n = rule.mixed_metrics as f64; get("MM", &mut n); rule.mixed_metrics = n as usize;
+        rule
+    }
 
     /// How many commits are looked at before the newest one.
     pub fn lookback(&self) -> usize {

@@ -220,7 +220,8 @@ fn files_of_two_snapshots_do_not_mix() {
             .unwrap();
     }
     let state = writer.finish();
-    let mut staging = crate::Staging::create(&crate::Destination::declare(&other).unwrap()).unwrap();
+    let mut staging =
+        crate::Staging::create(&crate::Destination::declare(&other).unwrap()).unwrap();
     staging.write_state(&state).unwrap();
     staging
         .create_memory()

@@ -217,10 +217,7 @@ fn a_commit_never_replaces() {
             assert_eq!((before.ino(), before.mtime()), (after.ino(), after.mtime()));
             assert_eq!(names_in(temporary.path()), ["snapshot"]);
             // Taken before it.
-            for result in [
-                create(&destination).map(drop),
-                declare(&destination),
-            ] {
+            for result in [create(&destination).map(drop), declare(&destination)] {
                 assert!(matches!(result, Err(PublishError::Exists { .. })));
             }
             assert_eq!(names_in(temporary.path()), ["snapshot"]);
