@@ -437,11 +437,11 @@ fn no_permission_for_the_hypervisor() {
     let advice = ["/dev/kvm: no permission; ", "group '"];
     let done = unprivileged("kvm").expect_code(FAILED);
     assert_eq!(done.output, "");
-    advice.map(|part| done.assert_said(part));
+    advice.iter().for_each(|part| done.assert_said(part));
     // Without a demand for KVM the guest runs all the same, and why not on KVM is said.
     let done = unprivileged("auto").expect_code(0);
     done.line("PROBE-READY");
-    advice.map(|part| done.assert_said(part));
+    advice.iter().for_each(|part| done.assert_said(part));
     done.assert_said("back end soft");
 }
 

@@ -109,14 +109,15 @@ pub struct Evaluation {
 /// The file is not a history.
 pub fn evaluate(path: &Path) -> Result<Evaluation, HistoryError> {
     let history = History::read(path, NameRule::History)?;
-    Ok(evaluate_history(path, &history, &Rule::from_env()))
+    Ok(evaluate_history(path, &history, &Rule::STANDARD))
 }
 
 pub(crate) fn evaluate_history(path: &Path, history: &History, rule: &Rule) -> Evaluation {
     let panel = Panel::of(history, usize::MAX);
     let plain = Plain::run(&panel, rule);
-    let eligible: Vec<usize> =
-        (0..panel.series.len()).filter(|index| is_eligible(&panel, *index)).collect();
+    let eligible: Vec<usize> = (0..panel.series.len())
+        .filter(|index| is_eligible(&panel, *index))
+        .collect();
     let mut evaluation = plain.describe(path, &panel, eligible.len(), rule);
     let places = plain.places(&panel, &eligible);
     for (place, metric) in &places {
@@ -137,7 +138,10 @@ fn is_eligible(panel: &Panel, index: usize) -> bool {
         .map(|column| column[index])
         .filter(|value| value.is_finite())
         .collect();
-    let mut steps: Vec<f64> = values.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+    let mut steps: Vec<f64> = values
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).abs())
+        .collect();
     !steps.is_empty() && median_in_place(&mut steps) / 0.954 < 1.04f64.ln()
 }
 
@@ -158,11 +162,20 @@ impl<'a> Plain<'a> {
             before.push(judge.clone());
             judgements.push(judge.step(column));
         }
-        Self { panel, rule, before, judgements }
+        Self {
+            panel,
+            rule,
+            before,
+            judgements,
+        }
     }
 
     fn describe(&self, path: &Path, panel: &Panel, eligible: usize, rule: &Rule) -> Evaluation {
-        let shifts = || self.judgements.iter().flat_map(|judgement| &judgement.shifts);
+        let shifts = || {
+            self.judgements
+                .iter()
+                .flat_map(|judgement| &judgement.shifts)
+        };
         let suspects = self
             .judgements
             .iter()
@@ -174,7 +187,11 @@ impl<'a> Plain<'a> {
                         .metric
                         .and_then(|index| panel.series.get(index))
                         .map_or("common", |series| &series.name);
-                    format!("{name} {:+.1}%/{:.1}%", percent(suspicion.size), percent(suspicion.limit))
+                    format!(
+                        "{name} {:+.1}%/{:.1}%",
+                        percent(suspicion.size),
+                        percent(suspicion.limit)
+                    )
                 });
                 (at, names.collect())
             })
@@ -185,12 +202,17 @@ impl<'a> Plain<'a> {
             judged: panel.columns.len().saturating_sub(rule.minimum_history),
             metrics: panel.series.len(),
             eligible_series: eligible,
-            steps: STEPS_PERCENT.iter().map(|percent| (*percent, Share::default())).collect(),
+            steps: STEPS_PERCENT
+                .iter()
+                .map(|percent| (*percent, Share::default()))
+                .collect(),
             single_points: Share::default(),
             all_milliseconds: Share::default(),
             creeps: Share::default(),
             creeps_with_room: Share::default(),
-            events: shifts().map(|shift| describe_shift(shift, &panel.series)).collect(),
+            events: shifts()
+                .map(|shift| describe_shift(shift, &panel.series))
+                .collect(),
             regression_events: regression_events(shifts()),
             suspects,
             resampled_events: 0.0,
@@ -241,7 +263,13 @@ impl<'a> Plain<'a> {
         is_it: impl Fn(&Judgement) -> bool,
     ) -> bool {
         let mut judge = self.before[place].clone();
-        let columns = self.panel.columns.iter().skip(place).take(within).enumerate();
+        let columns = self
+            .panel
+            .columns
+            .iter()
+            .skip(place)
+            .take(within)
+            .enumerate();
         for (after, column) in columns {
             let changed: Vec<f64> = column
                 .iter()
@@ -257,7 +285,10 @@ impl<'a> Plain<'a> {
 
     fn try_one(&self, place: usize, metric: usize, evaluation: &mut Evaluation) {
         let called = |judgement: &Judgement| {
-            judgement.shifts.iter().any(|shift| shift.size > 0.0 && shift.names(metric))
+            judgement
+                .shifts
+                .iter()
+                .any(|shift| shift.size > 0.0 && shift.names(metric))
         };
         for (percent, share) in &mut evaluation.steps {
             let size = (1.0 + f64::from(*percent) / 100.0).ln();
@@ -265,12 +296,21 @@ impl<'a> Plain<'a> {
             share.add(self.found(place, FOUND_WITHIN, step, called));
         }
         let point = |changed, _| if changed == metric { 1.15f64.ln() } else { 0.0 };
-        evaluation.single_points.add(self.found(place, 1, point, |judgement| {
-            called(judgement)
-                || judgement.suspicions.iter().any(|suspect| suspect.metric == Some(metric))
-        }));
+        evaluation
+            .single_points
+            .add(self.found(place, 1, point, |judgement| {
+                called(judgement)
+                    || judgement
+                        .suspicions
+                        .iter()
+                        .any(|suspect| suspect.metric == Some(metric))
+            }));
         let creep = |changed, after: usize| {
-            if changed == metric { (after + 1) as f64 * 1.01f64.ln() } else { 0.0 }
+            if changed == metric {
+                (after + 1) as f64 * 1.01f64.ln()
+            } else {
+                0.0
+            }
         };
         let crept = self.found(place, CREEP_WITHIN, creep, called);
         evaluation.creeps.add(crept);
@@ -286,10 +326,17 @@ impl<'a> Plain<'a> {
                 continue;
             }
             let step = |metric: usize, _| {
-                if self.panel.series[metric].unit == "ms" { 1.15f64.ln() } else { 0.0 }
+                if self.panel.series[metric].unit == "ms" {
+                    1.15f64.ln()
+                } else {
+                    0.0
+                }
             };
             let found = self.found(place, FOUND_WITHIN, step, |judgement| {
-                judgement.shifts.iter().any(|shift| shift.size > 0.0 && common(shift))
+                judgement
+                    .shifts
+                    .iter()
+                    .any(|shift| shift.size > 0.0 && common(shift))
             });
             evaluation.all_milliseconds.add(found);
         }
@@ -302,7 +349,10 @@ impl<'a> Plain<'a> {
             .judgements
             .iter()
             .rposition(|judgement| {
-                judgement.shifts.iter().any(|shift| matches!(shift.scope, Scope::Common { .. }))
+                judgement
+                    .shifts
+                    .iter()
+                    .any(|shift| matches!(shift.scope, Scope::Common { .. }))
             })
             .unwrap_or(0);
         let pool = &self.panel.columns[from..];
@@ -314,7 +364,15 @@ impl<'a> Plain<'a> {
             for _ in 0..self.rule.minimum_history + DRAWN_JUDGED {
                 shifts.extend(judge.step(&pool[random.below(pool.len())]).shifts);
             }
-            if std::env::var_os("DBG").is_some() { for s in shifts.iter().filter(|s| s.size>0.0) { eprintln!("FALSE {} {:.1} {:.1}", describe_shift(s,&self.panel.series).scope, percent(s.size), percent(s.limit)); } }
+                for s in shifts.iter().filter(|s| s.size > 0.0) {
+                    eprintln!(
+                        "FALSE {} {:.1} {:.1}",
+                        describe_shift(s, &self.panel.series).scope,
+                        percent(s.size),
+                        percent(s.limit)
+                    );
+                }
+            }
             events += regression_events(shifts.iter());
         }
         (events as f64 / DRAWS as f64, from)
@@ -336,11 +394,20 @@ pub(crate) fn regression_events<'a>(shifts: impl Iterator<Item = &'a Shift>) -> 
 
 fn describe_shift(shift: &Shift, series: &[Series]) -> EvaluatedEvent {
     let scope = match &shift.scope {
-        Scope::Metric(index) => series.get(*index).map(|series| series.name.clone()).unwrap_or_default(),
-        Scope::Common { unit, members, judged } => format!(
+        Scope::Metric(index) => series
+            .get(*index)
+            .map(|series| series.name.clone())
+            .unwrap_or_default(),
+        Scope::Common {
+            unit,
+            members,
+            judged,
+        } => format!(
             "common to {} of {judged} {}metrics",
             members.len(),
-            unit.as_ref().map(|unit| format!("{unit} ")).unwrap_or_default()
+            unit.as_ref()
+                .map(|unit| format!("{unit} "))
+                .unwrap_or_default()
         ),
     };
     EvaluatedEvent {
@@ -361,22 +428,42 @@ impl Evaluation {
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "{}: {} commits, {} metrics, {} eligible series\n",
-            self.path.display(), self.commits, self.metrics, self.eligible_series
+            self.path.display(),
+            self.commits,
+            self.metrics,
+            self.eligible_series
         );
         for event in &self.events {
             text.push_str(&format!(
                 "  event: {} {:+.1} % since {} (called at {}) {}\n",
-                if event.regression { "regression" } else { "improvement" },
-                event.percent, event.start, event.called, event.scope
+                if event.regression {
+                    "regression"
+                } else {
+                    "improvement"
+                },
+                event.percent,
+                event.start,
+                event.called,
+                event.scope
             ));
         }
-        text.push_str(&format!("  regression events: {}\n", self.regression_events));
-        text.push_str(&format!("  suspects: {} of {}\n", self.suspects.len(), self.judged));
+        text.push_str(&format!(
+            "  regression events: {}\n",
+            self.regression_events
+        ));
+        text.push_str(&format!(
+            "  suspects: {} of {}\n",
+            self.suspects.len(),
+            self.judged
+        ));
         for (at, names) in &self.suspects {
             text.push_str(&format!("    {at}: {}\n", names.join(", ")));
         }
         let share = |name: &str, share: Share| match share.percent() {
-            Some(percent) => format!("  {name}: {percent:.1} % ({} of {})\n", share.found, share.of),
+            Some(percent) => format!(
+                "  {name}: {percent:.1} % ({} of {})\n",
+                share.found, share.of
+            ),
             None => String::new(),
         };
         for (percent, found) in &self.steps {
@@ -392,11 +479,4 @@ impl Evaluation {
         ));
         text
     }
-}
-#[doc(hidden)]
-pub fn debug_replay(path: &Path) {
-    let history = History::read(path, NameRule::History).unwrap();
-    let panel = Panel::of(&history, usize::MAX);
-    let mut judge = Judge::new(&panel.series, &Rule::STANDARD);
-    for c in &panel.columns { judge.step(c); }
 }

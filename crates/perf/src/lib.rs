@@ -11,6 +11,7 @@ mod adaptive;
 mod csv;
 mod evaluate;
 mod exit_status;
+mod hosts;
 mod identity;
 mod metric_name;
 mod persist;
@@ -20,8 +21,9 @@ pub use csv::{
     Column, CommitRows, Direction, HEADER, History, HistoryError, LEGACY_HEADER, Layout,
     MAX_FILE_BYTES, MAX_METRICS, Metric, NameRule, Problem, Row, format_p50,
 };
-pub use evaluate::{EvaluatedEvent, Evaluation, Share, evaluate, debug_replay};
+pub use evaluate::{EvaluatedEvent, Evaluation, Share, evaluate};
 pub use exit_status::ExitStatus;
+pub use hosts::{HostEntry, Hosts, HostsError};
 pub use identity::{HostKind, Identity, KNOWN_ABIS};
 pub use metric_name::Prefix;
 pub use persist::{PersistError, PersistRequest, PersistResult, RowKey, persist};

@@ -9,11 +9,11 @@ use nvx_memory::GuestMemory;
 use nvx_profile::Profile;
 
 use crate::console::{InputQueue, OutputQueue, VmConsole};
+use crate::control::ControlServer;
 use crate::error::MachineError;
 use crate::gate::Gate;
-use crate::vcpu_thread::Shared;
-use crate::control::ControlServer;
 use crate::ram::VmRam;
+use crate::vcpu_thread::Shared;
 use crate::vm::{Console, Vm, VmOptions};
 
 /// A machine whose vCPUs have no state yet.

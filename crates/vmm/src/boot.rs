@@ -1,7 +1,9 @@
 //! Starting a machine anew.
 
 use nvx_hypervisor::{
-    OpenError as BackendError,Hypervisor, MAX_VCPUS, PartitionOptions, Registers, SystemRegisters, Vcpu};
+    Hypervisor, MAX_VCPUS, OpenError as BackendError, PartitionOptions, Registers, SystemRegisters,
+    Vcpu,
+};
 use nvx_machine::EntryState;
 use nvx_memory::RamLayout;
 use nvx_profile::Profile;

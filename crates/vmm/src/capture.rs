@@ -110,8 +110,8 @@ fn run_protocol(
     })?;
     interruption.check()?;
 
-    let (mut staging, memory, mut facts) = profile
-        .phase(OPERATION, "publication_memory", |_| {
+    let (mut staging, memory, mut facts) =
+        profile.phase(OPERATION, "publication_memory", |_| {
             stage_memory(vm, request)
         })?;
     profile.phase(OPERATION, "mapped_memory_flush", |counters| {
@@ -220,7 +220,9 @@ fn link_memory(
         return Err("the guest goes on and keeps its RAM file".to_owned());
     }
     if *link_spent {
-        return Err("the nameless RAM file was linked by an earlier capture that failed".to_owned());
+        return Err(
+            "the nameless RAM file was linked by an earlier capture that failed".to_owned(),
+        );
     }
     if !request.destination.same_file_system(file.file()) {
         return Err("the RAM file is on another file system".to_owned());
@@ -295,12 +297,7 @@ fn merge_dirty_log(vm: &Vm) -> Result<(), CaptureError> {
     Ok(())
 }
 
-fn manifest(
-    vm: &Vm,
-    saved: SavedMachine,
-    state: StateFile,
-    facts: CaptureFacts,
-) -> Manifest {
+fn manifest(vm: &Vm, saved: SavedMachine, state: StateFile, facts: CaptureFacts) -> Manifest {
     let layout = vm.ram.memory.layout();
     Manifest {
         schema_version: SCHEMA_VERSION,

@@ -1,5 +1,5 @@
-//! Life of a virtual machine in one process: start it anew ([`boot`]) or from a snapshot
-//! ([`restore`]), run it ([`Vm::run`]), capture it.
+//! Life of a virtual machine in one process: start it anew ([`boot()`]) or from a snapshot
+//! ([`restore()`]), run it ([`Vm::run`]), capture it.
 //!
 //! This is the only crate that ties the others together. Threads: the main thread waits for
 //! events (console input, requests to end, what the vCPUs met) and captures; each vCPU has a

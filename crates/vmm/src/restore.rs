@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nvx_devices::Outcome as SnapshotOutcome;
 use nvx_hypervisor::{
-    OpenError as BackendError,
-    CpuModel, FeatureRegister, FeatureWord, Hypervisor, PartitionOptions, missing_features,
+    CpuModel, FeatureRegister, FeatureWord, Hypervisor, OpenError as BackendError,
+    PartitionOptions, missing_features,
 };
 use nvx_memory::GuestMemory;
 use nvx_profile::Profile;

@@ -17,7 +17,6 @@ mod work_dir;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -185,7 +184,7 @@ impl Bench {
             .collect();
         for round in 0..=samples {
             eprint!("\rround {round} of {samples}");
-            settle();
+            self.settle(rows);
             for (row, cells) in rows.iter().zip(&mut cells) {
                 for turn in 0..self.contenders.len() {
                     // Whoever goes first changes with the round.
@@ -202,18 +201,23 @@ impl Bench {
         cells
     }
 
+    /// Gives every round's first row what the others find: a disk that has finished with the round before,
+    /// and a kernel that has just run a machine (the first one after a pause costs milliseconds more).
+    fn settle(&self, rows: &[&Row]) {
+        // Should one of these fail, the first row is noisier, or says itself what is wrong.
+        let _ = Command::new("sync").status();
+        for contender in &self.contenders {
+            if let Some(row) = rows.iter().find(|row| contender.can(row.work)) {
+                let _ = self.sample(contender, row);
+            }
+        }
+    }
+
     fn sample(&self, contender: &Contender, row: &Row) -> Result<Sample> {
         let scratch = self.dirs.scratch(row.place)?;
         let sample = contender.sample(row, &self.probe, scratch.path());
         sample.with_context(|| format!("{}: {}", contender.name(), row.name))
     }
-}
-
-/// Lets the disk rows' removed files and dying partitions get out of the way of the next round's first row.
-fn settle() {
-    // Without a `sync` program the first row is only noisier.
-    let _ = Command::new("sync").status();
-    std::thread::sleep(Duration::from_millis(50));
 }
 
 /// Shows a path in a message.

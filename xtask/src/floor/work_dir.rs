@@ -10,6 +10,9 @@ use super::shown;
 /// The file system in memory; the system's own, present on every Linux.
 const TMPFS: &str = "/dev/shm";
 
+/// Directories are named by this and the process that works in them.
+const PREFIX: &str = "nvx-floor-";
+
 /// One directory in memory and one on disk.
 pub struct WorkDirs {
     memory: ScratchDir,
@@ -24,7 +27,10 @@ impl WorkDirs {
         let disk = disk.canonicalize()?;
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let disk_file_system = file_system(&mounts, &disk).unwrap_or("unknown file system");
-        let name = format!("nvx-floor-{}", std::process::id());
+        for parent in [Path::new(TMPFS), &disk] {
+            remove_abandoned(parent);
+        }
+        let name = format!("{PREFIX}{}", std::process::id());
         Ok(Self {
             memory: ScratchDir::create(Path::new(TMPFS).join(&name))?,
             disk_file_system: disk_file_system.to_owned(),
@@ -75,6 +81,19 @@ impl Drop for ScratchDir {
     }
 }
 
+/// Removes what measurements that were interrupted have left in `parent`, as far as it can be removed.
+fn remove_abandoned(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process: Option<u32> = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The type of the file system that holds `path`, from the text of /proc/self/mounts.
 fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     mounts
@@ -105,8 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn scratch_is_removed() {
+    fn scratch_and_what_was_abandoned_are_removed() {
+        // No process has this number: the kernel's limit is 2^22.
+        let abandoned = Path::new(TMPFS).join(format!("{PREFIX}{}", u32::MAX));
+        std::fs::create_dir_all(abandoned.join("sample")).unwrap();
         let dirs = WorkDirs::create(&std::env::temp_dir()).unwrap();
+        assert!(!abandoned.exists());
         let (memory, disk) = (dirs.memory.path().to_owned(), dirs.disk().to_owned());
         std::fs::write(dirs.scratch(Place::Disk).unwrap().path().join("x"), "x").unwrap();
         assert!(memory.is_dir() && disk.is_dir());

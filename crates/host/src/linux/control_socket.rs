@@ -1,7 +1,7 @@
 //! Local sockets by which other processes of the same user control a VM.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -13,6 +13,7 @@ use rustix::net::{
 use thiserror::Error;
 
 use super::files::FileIdentity;
+use super::wait::{WaitSource, Waitable};
 
 /// Longest path of a socket: `sun_path` less its terminating zero (unix(7)).
 pub const MAX_CONTROL_PATH_BYTES: usize = 107;
@@ -147,9 +148,9 @@ impl ControlListener {
     }
 }
 
-impl AsFd for ControlListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+impl Waitable for ControlListener {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource::of(&self.socket)
     }
 }
 
@@ -265,9 +266,9 @@ impl ControlStream {
     }
 }
 
-impl AsFd for ControlStream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+impl Waitable for ControlStream {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource::of(&self.socket)
     }
 }
 

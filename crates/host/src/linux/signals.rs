@@ -5,7 +5,9 @@
 )]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::wait::{WaitSource, Waitable};
 
 /// The signals that ask for an orderly end, with the names that messages give them.
 const TERMINATION_SIGNALS: [(i32, &str); 3] = [
@@ -90,9 +92,9 @@ impl TerminationSignals {
 }
 
 /// Readable while a request waits.
-impl AsFd for TerminationSignals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+impl Waitable for TerminationSignals {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource::of(&self.descriptor)
     }
 }
 

@@ -7,14 +7,14 @@
 //! the one that was given: those are shared with whoever started this process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::wait::{Interest, Waitable, wait_any};
+use super::wait::{Interest, WaitSource, Waitable, wait_any};
 
 /// The most that one write hands over: a pipe that is writable at all takes this much without
 /// blocking (pipe(7), PIPE_BUF).
@@ -50,13 +50,14 @@ impl ConsoleInput {
     /// # Errors
     /// The system has no descriptor left, or standard input is closed.
     pub fn stdin() -> io::Result<Self> {
-        Ok(Self {
-            descriptor: rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?,
-        })
+        Ok(Self::from_descriptor(rustix::io::fcntl_dupfd_cloexec(
+            rustix::stdio::stdin(),
+            3,
+        )?))
     }
 
     /// Any open descriptor.
-    pub fn from_descriptor(descriptor: OwnedFd) -> Self {
+    fn from_descriptor(descriptor: OwnedFd) -> Self {
         Self { descriptor }
     }
 
@@ -73,9 +74,9 @@ impl ConsoleInput {
     }
 }
 
-impl AsFd for ConsoleInput {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+impl Waitable for ConsoleInput {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource::of(&self.descriptor)
     }
 }
 
@@ -99,7 +100,7 @@ impl ConsoleOutput {
     }
 
     /// Any open descriptor. Its flags are not changed.
-    pub fn from_descriptor(descriptor: OwnedFd) -> Self {
+    fn from_descriptor(descriptor: OwnedFd) -> Self {
         let kind = rustix::fs::fstat(&descriptor)
             .map(|status| FileType::from_raw_mode(status.st_mode))
             .ok();
@@ -122,7 +123,7 @@ impl ConsoleOutput {
         while written < bytes.len() && !self.broken {
             let ready = wait_any(
                 [
-                    (self.descriptor.source(), Interest::Writable),
+                    (WaitSource::of(&self.descriptor), Interest::Writable),
                     (stop.source(), Interest::Readable),
                 ],
                 None,
@@ -193,6 +194,7 @@ fn reopened_without_blocking(descriptor: &OwnedFd) -> Option<OwnedFd> {
 mod tests {
     use super::super::wait::Waker;
     use super::*;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     #[test]

@@ -38,9 +38,9 @@ impl Waker {
     }
 }
 
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+impl Waitable for Waker {
+    fn source(&self) -> WaitSource<'_> {
+        WaitSource::of(&self.descriptor)
     }
 }
 
@@ -48,15 +48,10 @@ impl AsFd for Waker {
 #[derive(Clone, Copy, Debug)]
 pub struct WaitSource<'a>(BorrowedFd<'a>);
 
-impl<'a> From<BorrowedFd<'a>> for WaitSource<'a> {
-    fn from(descriptor: BorrowedFd<'a>) -> Self {
-        Self(descriptor)
-    }
-}
-
-impl AsFd for WaitSource<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0
+impl<'a> WaitSource<'a> {
+    /// For the types of this crate that own a descriptor.
+    pub(super) fn of(descriptor: &'a OwnedFd) -> Self {
+        Self(descriptor.as_fd())
     }
 }
 
@@ -66,9 +61,15 @@ pub trait Waitable {
     fn source(&self) -> WaitSource<'_>;
 }
 
-impl<T: AsFd> Waitable for T {
+impl<T: Waitable + ?Sized> Waitable for &T {
     fn source(&self) -> WaitSource<'_> {
-        WaitSource(self.as_fd())
+        (**self).source()
+    }
+}
+
+impl Waitable for WaitSource<'_> {
+    fn source(&self) -> WaitSource<'_> {
+        *self
     }
 }
 
@@ -86,11 +87,11 @@ pub enum Interest {
 ///
 /// # Errors
 /// The system refuses to wait. An interruption by a signal is no error: then nothing is ready.
-pub fn wait_any<'a, S: Into<WaitSource<'a>>, const N: usize>(
-    sources: [(S, Interest); N],
+pub fn wait_any<const N: usize>(
+    sources: [(WaitSource<'_>, Interest); N],
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut entries = sources.map(|(source, interest)| poll_entry(source.into(), interest));
+    let mut entries = sources.map(|(source, interest)| poll_entry(source, interest));
     poll_all(&mut entries, timeout)?;
     Ok(entries.map(|entry| is_ready(&entry)))
 }
@@ -148,7 +149,7 @@ mod tests {
     fn a_raised_flag_is_seen_until_lowered() {
         let waker = Waker::new().expect("a descriptor");
         let poll = || {
-            let [ready] = wait_any([(waker.as_fd(), Interest::Readable)], Some(Duration::ZERO))
+            let [ready] = wait_any([(waker.source(), Interest::Readable)], Some(Duration::ZERO))
                 .expect("poll");
             ready
         };
@@ -167,7 +168,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| waker.raise());
             let [ready] = wait_any(
-                [(waker.as_fd(), Interest::Readable)],
+                [(waker.source(), Interest::Readable)],
                 Some(Duration::from_secs(30)),
             )
             .expect("poll");

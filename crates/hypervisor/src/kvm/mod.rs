@@ -3,7 +3,7 @@
 //! Set-up order matters for time as well as for correctness: memory slots are registered before
 //! the interrupt chip and the timer exist, because once they do every change of a slot waits for
 //! a grace period of the kernel (milliseconds). The rest of the order is in
-//! [`state_table`](crate::kvm::state_table).
+//! [`state_table`].
 #![allow(
     unsafe_code,
     reason = "KVM shares memory with this process: RAM slots, the kvm_run page, and state structures of variable length"

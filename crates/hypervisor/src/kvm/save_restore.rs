@@ -23,6 +23,9 @@ pub(super) type Restore = fn(&mut KvmVcpu, &VcpuState) -> Result<(), StateError>
 /// (`tsc_tolerance_ppm` of the kvm module).
 const TSC_RATE_TOLERANCE_PPM: u64 = 250;
 
+/// Words of the bitmap of external interrupts: 256 vectors.
+const INTERRUPT_BITMAP_WORDS: usize = 4;
+
 pub(super) fn borrow_vcpu(fd: &VcpuFd) -> BorrowedFd<'_> {
     // SAFETY: the descriptor belongs to `fd`, which the result borrows.
     unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
@@ -102,6 +105,15 @@ pub(super) const SYSTEM_REGISTERS: (Save, Restore) = (
     },
     |vcpu, state| {
         let system = present(&state.system_registers, "system registers")?;
+        if system.interrupt_bitmap.len() != INTERRUPT_BITMAP_WORDS {
+            return Err(incompatible(
+                "system registers",
+                format!(
+                    "{} words of interrupts instead of 4",
+                    system.interrupt_bitmap.len()
+                ),
+            ));
+        }
         vcpu.fd.set_sregs(&system.into()).map_err(refused(
             "restore",
             "system registers",
@@ -364,6 +376,14 @@ pub(super) const PENDING_EVENTS: (Save, Restore) = (
     },
     |vcpu, state| {
         let saved = present(&state.events, "pending events")?;
+        for vector in [saved.exception_vector, saved.interrupt_vector] {
+            if vector > 0xff {
+                return Err(incompatible(
+                    "pending events",
+                    format!("{vector} is no interrupt vector"),
+                ));
+            }
+        }
         vcpu.fd
             .set_vcpu_events(&events::to_kvm(saved))
             .map_err(refused("restore", "pending events", "KVM_SET_VCPU_EVENTS"))

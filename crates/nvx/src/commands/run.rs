@@ -37,8 +37,7 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         image,
         command_line: probe.command_line(),
         ram: RamRequest { scratch },
-        options: session::vm_options(capture, scratch_root.as_deref())
-            .map_err(Failure::monitor)?,
+        options: session::vm_options(capture, scratch_root.as_deref()).map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::boot(request, console, session::opener(backend), profile))
 }

@@ -100,8 +100,7 @@ fn canonical(roots: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     roots
         .iter()
         .map(|root| {
-            std::fs::canonicalize(root)
-                .with_context(|| format!("snapshot root {}", root.display()))
+            std::fs::canonicalize(root).with_context(|| format!("snapshot root {}", root.display()))
         })
         .collect()
 }

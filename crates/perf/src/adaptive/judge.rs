@@ -1,7 +1,7 @@
 //! Judging one commit after the other: events, suspects, and what becomes the new level.
 
 use super::model::{Model, Reading, factor_of, least_shifted, noise};
-use super::panel::Series;
+use super::panel::{Host, Series};
 use super::robust::median_in_place;
 use super::rule::Rule;
 
@@ -65,7 +65,7 @@ pub(crate) struct Judgement {
 /// The whole state: cheap to copy, so that a what-if can start from any commit.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge<'a> {
-    rule: &'a Rule,
+    rule: Rule,
     series: &'a [Series],
     pub(crate) model: Model,
     factor_start: usize,
@@ -81,7 +81,8 @@ struct UnitTrack {
 }
 
 impl<'a> Judge<'a> {
-    pub(crate) fn new(series: &'a [Series], rule: &'a Rule) -> Self {
+    pub(crate) fn new(series: &'a [Series], rule: &Rule) -> Self {
+        let rule = rule.for_family(series.len());
         let mut units: Vec<UnitTrack> = Vec::new();
         let sharing = || series.iter().filter(|series| series.shares);
         for one in sharing() {
@@ -91,24 +92,27 @@ impl<'a> Judge<'a> {
                 && others >= rule.group_minimum
                 && !units.iter().any(|known| known.unit == one.unit)
             {
-                units.push(UnitTrack { unit: one.unit.clone(), start: 0 });
+                units.push(UnitTrack {
+                    unit: one.unit.clone(),
+                    start: 0,
+                });
             }
         }
         Self {
+            model: Model::new(series, &rule),
             rule,
             series,
-            model: Model::new(series, rule),
             factor_start: 0,
             units,
             next: 0,
         }
     }
 
-    /// Judges the next commit.
-    pub(crate) fn step(&mut self, values: &[f64]) -> Judgement {
+    /// Judges the next commit; `host` is the kind of host that it was measured on, where that is known.
+    pub(crate) fn step(&mut self, values: &[f64], host: Host) -> Judgement {
         let at = self.next;
         self.next += 1;
-        self.model.push(at, values, self.series, self.rule);
+        self.model.push(at, values, host, self.series, &self.rule);
         let mut judgement = Judgement::default();
         if at < self.rule.minimum_history {
             return judgement;
@@ -116,7 +120,24 @@ impl<'a> Judge<'a> {
         self.judge_units(at, &mut judgement);
         self.judge_factor(at, &mut judgement);
         self.judge_metrics(at, &mut judgement);
-        if std::env::var_os("DBGZ").is_some() { let mut z: Vec<(f64,f64,&str)> = (0..self.series.len()).filter_map(|i| self.model.reading(i,self.rule).map(|r| (r.newest/r.sigma, r.newest, self.series[i].name.as_str()))).collect(); z.sort_by(|a,b| b.0.abs().total_cmp(&a.0.abs())); eprintln!("Z {at} f={:.3} {}", self.model.columns.back().unwrap().factor, z.iter().take(9).map(|(z,r,n)| format!("{n}:{z:.1}/{:.0}%", r*100.0)).collect::<Vec<_>>().join(" ")); }
+            let mut z: Vec<(f64, f64, &str)> = (0..self.series.len())
+                .filter_map(|i| {
+                    self.model
+                        .reading(i, self.rule)
+                        .map(|r| (r.newest / r.sigma, r.newest, self.series[i].name.as_str()))
+                })
+                .collect();
+            z.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
+            eprintln!(
+                "Z {at} f={:.3} {}",
+                self.model.columns.back().unwrap().factor,
+                z.iter()
+                    .take(9)
+                    .map(|(z, r, n)| format!("{n}:{z:.1}/{:.0}%", r * 100.0))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            );
+        }
         judgement
     }
 
@@ -129,8 +150,8 @@ impl<'a> Judge<'a> {
                 continue;
             };
             let error = self.shared_loading_error();
-            let limit = (self.rule.common_sigmas * reading.sigma.hypot(error))
-                .max(self.rule.common_floor);
+            let limit =
+                (self.rule.common_sigmas * reading.sigma.hypot(error)).max(self.rule.common_floor);
             if reading.shift.abs() <= limit {
                 continue;
             }
@@ -141,7 +162,7 @@ impl<'a> Judge<'a> {
                     self.model.realign(index, begin, reading.shift);
                 }
             }
-            self.model.fit(self.series, self.rule);
+            self.model.fit(self.series, &self.rule);
             self.units[place].start = begin;
             judgement.shifts.push(Shift {
                 scope: Scope::Common {
@@ -165,7 +186,7 @@ impl<'a> Judge<'a> {
         let mut scratch = Vec::new();
         let mut values = Vec::new();
         for column in &self.model.columns {
-            let outside = factor_of(&column.values, tracks, self.rule, &mut pairs, |index| {
+            let outside = factor_of(&column.values, tracks, &self.rule, &mut pairs, |index| {
                 self.series[index].shares && self.series[index].unit != unit
             });
             let Some(outside) = outside else { continue };
@@ -185,11 +206,25 @@ impl<'a> Judge<'a> {
 
     /// How wrong the factor's part may be while loadings are not known yet.
     fn shared_loading_error(&self) -> f64 {
-        let tested = self.model.columns.len().saturating_sub(self.rule.test_points);
-        let mut newest: Vec<f64> =
-            self.model.columns.iter().skip(tested).map(|column| column.factor).collect();
-        let mut before: Vec<f64> =
-            self.model.columns.iter().take(tested).map(|column| column.factor).collect();
+        let tested = self
+            .model
+            .columns
+            .len()
+            .saturating_sub(self.rule.test_points);
+        let mut newest: Vec<f64> = self
+            .model
+            .columns
+            .iter()
+            .skip(tested)
+            .map(|column| column.factor)
+            .collect();
+        let mut before: Vec<f64> = self
+            .model
+            .columns
+            .iter()
+            .take(tested)
+            .map(|column| column.factor)
+            .collect();
         let moved = median_in_place(&mut newest) - median_in_place(&mut before);
         let mut deviations: Vec<f64> = self
             .model
@@ -204,7 +239,7 @@ impl<'a> Judge<'a> {
 
     /// A shared series' newest points against its level.
     fn read_shared(&self, values: &[(usize, f64)], start: usize) -> Option<Reading> {
-        let rule = self.rule;
+        let rule = self.rule.clone();
         let held: Vec<f64> = values
             .iter()
             .filter(|(at, _)| *at >= start)
@@ -224,16 +259,20 @@ impl<'a> Judge<'a> {
             newest: held[held.len() - 1] - level,
             shift,
             least: least_shifted(&held[tested..], level, shift),
-            sigma: noise(held[..tested].iter().copied(), &mut scratch, rule),
+            sigma: noise(&held[..tested], &mut scratch, &rule),
             newest_loading_error: 0.0,
             shift_loading_error: 0.0,
         })
     }
 
     fn judge_factor(&mut self, at: usize, judgement: &mut Judgement) {
-        let rule = self.rule;
-        let values: Vec<(usize, f64)> =
-            self.model.columns.iter().map(|column| (column.at, column.factor)).collect();
+        let rule = self.rule.clone();
+        let values: Vec<(usize, f64)> = self
+            .model
+            .columns
+            .iter()
+            .map(|column| (column.at, column.factor))
+            .collect();
         let Some(reading) = self.read_shared(&values, self.factor_start) else {
             return;
         };
@@ -247,7 +286,11 @@ impl<'a> Judge<'a> {
             let members = self.members(begin, reading.shift, None);
             self.factor_start = begin;
             judgement.shifts.push(Shift {
-                scope: Scope::Common { unit: None, judged: members.1, members: members.0 },
+                scope: Scope::Common {
+                    unit: None,
+                    judged: members.1,
+                    members: members.0,
+                },
                 start: begin,
                 called: at,
                 size: reading.shift,
@@ -270,13 +313,16 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether at least two earlier commits were at least as far to this side of the level, and the
-    /// newest ones have not stayed there long enough to count.
+    /// newest ones have not stayed there long enough to count. On one and the same host a level does
+    /// not come back by itself, so there it counts at once.
     fn is_known(&self, values: &[(usize, f64)], value: f64, side: f64) -> bool {
+        if self.model.same_host(self.factor_start, &self.rule) {
+            return false;
+        }
         let sign = side.signum();
         let tested = values.len().saturating_sub(self.rule.test_points);
-        let there = |(_, other): &&(usize, f64)| {
-            sign * (value - *other) <= self.rule.known_level_margin
-        };
+        let there =
+            |(_, other): &&(usize, f64)| sign * (value - *other) <= self.rule.known_level_margin;
         let before = values[..tested].iter().filter(there).count();
         let run = values.iter().rev().take_while(there).count();
         before >= 2 && run < self.rule.known_level_run
@@ -312,17 +358,20 @@ impl<'a> Judge<'a> {
     }
 
     fn judge_metrics(&mut self, at: usize, judgement: &mut Judgement) {
-        let rule = self.rule;
+        let rule = self.rule.clone();
         let mut moved = false;
         for index in 0..self.series.len() {
-            let Some(reading) = self.model.reading(index, rule) else {
+            let Some(reading) = self.model.reading(index, &rule) else {
                 continue;
             };
             let sigma = reading.sigma.hypot(reading.shift_loading_error);
             let limit = (rule.shift_sigmas * sigma).max(rule.shift_floor);
-            if reading.shift.abs() > limit && reading.least * reading.shift.signum() > rule.least_part * limit {
+            if reading.shift.abs() > limit
+                && reading.least * reading.shift.signum() > rule.least_part * limit
+            {
                 let values = self.residuals(index);
-                let begin = start_of_shift(&values, self.model.tracks[index].level_start, reading.shift);
+                let begin =
+                    start_of_shift(&values, self.model.tracks[index].level_start, reading.shift);
                 judgement.shifts.push(Shift {
                     scope: Scope::Metric(index),
                     start: begin,
@@ -347,7 +396,7 @@ impl<'a> Judge<'a> {
             }
         }
         if moved {
-            self.model.fit(self.series, rule);
+            self.model.fit(self.series, &rule);
         }
     }
 
@@ -365,15 +414,24 @@ impl<'a> Judge<'a> {
 /// The commit at which a shift that was called at the last one began: the split that leaves the least
 /// absolute deviation around the two medians, among the newest ten points.
 fn start_of_shift(values: &[(usize, f64)], level_start: usize, shift: f64) -> usize {
-    let held: Vec<(usize, f64)> =
-        values.iter().copied().filter(|(at, _)| *at >= level_start).collect();
+    let held: Vec<(usize, f64)> = values
+        .iter()
+        .copied()
+        .filter(|(at, _)| *at >= level_start)
+        .collect();
     let last = held.len();
     let mut best = (f64::INFINITY, last.saturating_sub(1));
     for split in last.saturating_sub(10).max(1)..last {
         let cost = |part: &[(usize, f64)]| {
             let mut values: Vec<f64> = part.iter().map(|(_, value)| *value).collect();
             let middle = median_in_place(&mut values);
-            (middle, values.iter().map(|value| (value - middle).abs()).sum::<f64>())
+            (
+                middle,
+                values
+                    .iter()
+                    .map(|value| (value - middle).abs())
+                    .sum::<f64>(),
+            )
         };
         let (before, left) = cost(&held[..split]);
         let (after, right) = cost(&held[split..]);

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::panel::Series;
+use super::panel::{Host, Series};
 use super::robust::{median_in_place, quantile_in_place, weighted_median_in_place};
 use super::rule::Rule;
 
@@ -17,6 +17,8 @@ pub(crate) struct Column {
     pub(crate) at: usize,
     /// One value per series; NaN where it was not measured.
     pub(crate) values: Vec<f64>,
+    /// The host that it was measured on.
+    pub(crate) host: Host,
     /// What all metrics share at this commit.
     pub(crate) factor: f64,
     /// The known worse factor that part of the metrics were measured at, where the host changed
@@ -101,7 +103,14 @@ impl Model {
     }
 
     /// Takes the next commit's values and learns from them.
-    pub(crate) fn push(&mut self, at: usize, values: &[f64], series: &[Series], rule: &Rule) {
+    pub(crate) fn push(
+        &mut self,
+        at: usize,
+        values: &[f64],
+        host: Host,
+        series: &[Series],
+        rule: &Rule,
+    ) {
         for (track, value) in self.tracks.iter_mut().zip(values) {
             if value.is_finite() {
                 track.rows += 1;
@@ -114,6 +123,7 @@ impl Model {
         self.columns.push_back(Column {
             at,
             values: values.to_vec(),
+            host,
             factor: 0.0,
             other_factor: None,
         });
@@ -141,10 +151,14 @@ impl Model {
         }
         let nearer = |(index, track): (usize, &Track)| {
             let residual = newest.values[index] - track.base - track.loading * newest.factor;
-            series[index].shares
-                && residual > (0.5 * track.loading * step).max(2.5 * track.sigma)
+            series[index].shares && residual > (0.5 * track.loading * step).max(2.5 * track.sigma)
         };
-        let count = self.tracks.iter().enumerate().filter(|track| nearer(*track)).count();
+        let count = self
+            .tracks
+            .iter()
+            .enumerate()
+            .filter(|track| nearer(*track))
+            .count();
         if count >= rule.mixed_metrics {
             newest.other_factor = Some(known);
         }
@@ -162,16 +176,16 @@ impl Model {
     fn fit_factors(&mut self, series: &[Series], rule: &Rule) {
         let mut pairs = Vec::with_capacity(series.len());
         for column in &mut self.columns {
-            column.factor =
-                factor_of(&column.values, &self.tracks, rule, &mut pairs, |index| {
-                    series[index].shares
-                })
-                .unwrap_or(0.0);
+            column.factor = factor_of(&column.values, &self.tracks, rule, &mut pairs, |index| {
+                series[index].shares
+            })
+            .unwrap_or(0.0);
         }
     }
 
     fn fit_tracks(&mut self, series: &[Series], rule: &Rule) {
         let mut points = Vec::with_capacity(self.columns.len());
+        let mut residuals = Vec::with_capacity(self.columns.len());
         let mut scratch = Vec::with_capacity(self.columns.len());
         for (index, track) in self.tracks.iter_mut().enumerate() {
             points.clear();
@@ -195,10 +209,11 @@ impl Model {
                 scratch.extend(points.iter().map(|(_, value)| *value));
                 track.base = median_in_place(&mut scratch);
             }
-            for point in &mut points {
-                point.1 -= track.base + track.loading * point.0;
-            }
-            track.sigma = noise(points.iter().map(|point| point.1), &mut scratch, rule);
+            residuals.clear();
+            residuals.extend(
+                points.iter().map(|(factor, value)| value - track.base - track.loading * factor),
+            );
+            track.sigma = noise(&residuals, &mut scratch, rule);
         }
     }
 
@@ -212,9 +227,15 @@ impl Model {
         }
         let mut residuals = Vec::with_capacity(self.columns.len());
         let mut factors = Vec::with_capacity(self.columns.len());
-        for column in self.columns.iter().filter(|column| column.values[index].is_finite()) {
+        let mut plain = Vec::with_capacity(self.columns.len());
+        for column in self
+            .columns
+            .iter()
+            .filter(|column| column.values[index].is_finite())
+        {
             if column.at >= track.level_start {
                 residuals.push(column.residual(index, track));
+                plain.push(column.values[index] - track.loading * column.factor);
                 factors.push(column.factor);
             }
         }
@@ -236,9 +257,22 @@ impl Model {
             newest_loading_error: error(factors[last]),
             shift_loading_error: error(median_in_place(&mut factors[tested..].to_vec())),
             shift,
-            least: least_shifted(&residuals[tested..], level, shift),
+            least: least_shifted(&plain[tested..], level, shift),
             sigma: track.sigma,
         })
+    }
+
+    /// Whether the newest points and most of the level before them were measured on one known host.
+    pub(crate) fn same_host(&self, level_start: usize, rule: &Rule) -> bool {
+        let tested = self.columns.len().saturating_sub(rule.test_points);
+        let Some(newest) = self.columns.back().and_then(|column| column.host) else {
+            return false;
+        };
+        let same = |column: &&Column| column.host == Some(newest);
+        let level =
+            || self.columns.iter().take(tested).filter(|column| column.at >= level_start);
+        self.columns.iter().skip(tested).all(|column| same(&column))
+            && 2 * level().filter(same).count() > level().count()
     }
 
     /// Brings the older values of a metric to its new level, which starts at a commit.
@@ -274,7 +308,10 @@ pub(crate) fn factor_of(
 /// Of the tested points, the one that is least shifted to the shift's side, above the level.
 pub(crate) fn least_shifted(tested: &[f64], level: f64, shift: f64) -> f64 {
     let sign = shift.signum();
-    sign * tested.iter().map(|value| sign * (value - level)).fold(f64::INFINITY, f64::min)
+    sign * tested
+        .iter()
+        .map(|value| sign * (value - level))
+        .fold(f64::INFINITY, f64::min)
 }
 
 /// Loading and base of one metric by least squares, with a prior on the loading and outliers clipped.
@@ -310,16 +347,15 @@ fn fit_line(points: &[(f64, f64)], track: &mut Track, rule: &Rule) {
 /// The noise of residuals in the order of time: the largest of three spreads, of which the last is
 /// capped.
 pub(crate) fn noise(
-    residuals: impl Iterator<Item = f64>,
+    residuals: &[f64],
     scratch: &mut Vec<f64>,
     rule: &Rule,
 ) -> f64 {
-    let residuals: Vec<f64> = residuals.collect();
     scratch.clear();
     scratch.extend(residuals.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
     let successive = median_in_place(scratch) / 0.954;
     scratch.clear();
-    scratch.extend(&residuals);
+    scratch.extend(residuals);
     let middle = median_in_place(scratch);
     scratch.clear();
     scratch.extend(residuals.iter().map(|value| (value - middle).abs()));

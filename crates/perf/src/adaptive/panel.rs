@@ -1,6 +1,7 @@
 //! A history as the rules see it: logarithms, turned so that more is worse.
 
 use crate::csv::{Direction, History};
+use crate::hosts::Hosts;
 
 /// What a metric's values are, for the question whether it shares what the others do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,9 @@ pub(crate) struct Series {
     pub(crate) shares: bool,
 }
 
+/// A kind of host, as a number; `None` where it is not known.
+pub(crate) type Host = Option<usize>;
+
 /// Values of metrics (rows) at commits (columns); NaN where a metric was not measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Panel {
@@ -23,6 +27,8 @@ pub(crate) struct Panel {
     pub(crate) commits: Vec<String>,
     /// Per commit: one value per series.
     pub(crate) columns: Vec<Vec<f64>>,
+    /// Per commit: its host.
+    pub(crate) hosts: Vec<Host>,
 }
 
 /// Units of memory sizes.
@@ -30,7 +36,7 @@ const MEMORY_UNITS: [&str; 7] = ["B", "bytes", "KiB", "MiB", "GiB", "kB", "MB"];
 
 impl Panel {
     /// The last `limit` commits of a history.
-    pub(crate) fn of(history: &History, limit: usize) -> Self {
+    pub(crate) fn of(history: &History, hosts: &Hosts, limit: usize) -> Self {
         let series: Vec<Series> = history
             .metrics
             .iter()
@@ -57,12 +63,25 @@ impl Panel {
                 column
             })
             .collect();
+        let mut kinds: Vec<&str> = Vec::new();
+        let hosts = kept
+            .iter()
+            .map(|commit| Some(kind_of(hosts.fingerprint(&commit.commit)?, &mut kinds)))
+            .collect();
         Self {
+            hosts,
             series,
             commits: kept.iter().map(|commit| commit.commit.clone()).collect(),
             columns,
         }
     }
+}
+
+fn kind_of<'a>(fingerprint: &'a str, kinds: &mut Vec<&'a str>) -> usize {
+    kinds.iter().position(|kind| *kind == fingerprint).unwrap_or_else(|| {
+        kinds.push(fingerprint);
+        kinds.len() - 1
+    })
 }
 
 /// The logarithm of a value, turned so that more is worse.

@@ -55,7 +55,8 @@ pub(crate) fn weighted_median_in_place(buffer: &mut [(f64, f64)]) -> f64 {
 /// distribution's, as the noise of a series is.
 pub(crate) fn student5_tail(t: f64) -> f64 {
     let scaled = t / 5f64.sqrt();
-    let bracket = scaled.atan() + scaled / (1.0 + scaled * scaled)
+    let bracket = scaled.atan()
+        + scaled / (1.0 + scaled * scaled)
         + 2.0 / 3.0 * scaled / (1.0 + scaled * scaled).powi(2);
     (0.5 - bracket / std::f64::consts::PI).clamp(0.0, 1.0)
 }

@@ -1,6 +1,8 @@
 //! The constants of the adaptive rules. One set for every file; doc/design/history-gate.md has the
 //! reason for each.
 
+use super::robust::{median_of_three_tail, student5_tail};
+
 /// What the adaptive rules are made of. Sizes are natural logarithms of ratios: 0.07 is 7 %.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -12,9 +14,11 @@ pub struct Rule {
     pub minimum_level_points: usize,
     /// Points before the ones under test that noise and loadings are learned from.
     pub noise_points: usize,
+    /// More metrics than this have more chances to stray: the sigmas grow with their number.
+    pub family: usize,
     /// Newest points that a shift is called from.
     pub test_points: usize,
-    /// A shift is beyond this many sigma of noise...
+    /// In a family of at most [`Rule::family`] metrics a shift is beyond this many sigma of noise...
     pub shift_sigmas: f64,
     /// ...and at least this large.
     pub shift_floor: f64,
@@ -24,7 +28,7 @@ pub struct Rule {
     pub common_floor: f64,
     /// A common shift is beyond this many sigma of the factor's noise.
     pub common_sigmas: f64,
-    /// One point is suspect beyond this many sigma of noise...
+    /// In such a family one point is suspect beyond this many sigma of noise...
     pub suspect_sigmas: f64,
     /// ...and at least this large.
     pub suspect_floor: f64,
@@ -59,13 +63,14 @@ impl Rule {
         level_points: 20,
         minimum_level_points: 7,
         noise_points: 40,
+        family: 36,
         test_points: 3,
-        shift_sigmas: 2.6,
-        shift_floor: 0.07,
+        shift_sigmas: 2.5,
+        shift_floor: 0.05,
         least_part: 0.3,
         common_floor: 0.07,
         common_sigmas: 2.6,
-        suspect_sigmas: 5.0,
+        suspect_sigmas: 4.5,
         suspect_floor: 0.10,
         sigma_floor: 0.005,
         tail_cap: 2.0,
@@ -79,28 +84,20 @@ impl Rule {
         mixed_metrics: 3,
         merge_commits: 2,
     };
-    pub fn from_env() -> Self {
-        let mut rule = Self::STANDARD;
-        let get = |name: &str, value: &mut f64| if let Ok(text) = std::env::var(name) { *value = text.parse().unwrap() };
-        get("SS", &mut rule.shift_sigmas);
-        get("LE", &mut rule.least_part);
-        get("SF", &mut rule.shift_floor);
-        get("CF", &mut rule.common_floor);
-        get("CS", &mut rule.common_sigmas);
-        get("US", &mut rule.suspect_sigmas);
-        get("UF", &mut rule.suspect_floor);
-        get("SG", &mut rule.sigma_floor);
-        get("TC", &mut rule.tail_cap);
-        get("TQ", &mut rule.tail_quantile);
-        get("TN", &mut rule.tail_normal);
-        get("LS", &mut rule.loading_spread);
-        get("KM", &mut rule.known_level_margin);
-        get("MS", &mut rule.mixed_step);
-        let mut n = rule.minimum_level_points as f64; get("ML", &mut n); rule.minimum_level_points = n as usize;
-        let mut n = rule.level_points as f64; get("LP", &mut n); rule.level_points = n as usize;
-        let mut n = rule.noise_points as f64; get("NP", &mut n); rule.noise_points = n as usize;
-        let mut n = rule.mixed_metrics as f64; get("MM", &mut n); rule.mixed_metrics = n as usize;
-        rule
+
+    /// The rule for a file with so many metrics: the chance that any of them strays beyond a limit by
+    /// noise alone is not larger than in a family of [`Rule::family`].
+    pub(crate) fn for_family(&self, metrics: usize) -> Self {
+        if metrics <= self.family {
+            return self.clone();
+        }
+        let part = self.family as f64 / metrics as f64;
+        let of_three = |sigmas| median_of_three_tail(student5_tail(sigmas));
+        Self {
+            shift_sigmas: sigmas_at(of_three, part * of_three(self.shift_sigmas)),
+            suspect_sigmas: sigmas_at(student5_tail, part * student5_tail(self.suspect_sigmas)),
+            ..self.clone()
+        }
     }
 
     /// How many commits are looked at before the newest one.
@@ -112,5 +109,37 @@ impl Rule {
 impl Default for Rule {
     fn default() -> Self {
         Self::STANDARD
+    }
+}
+
+/// The sigmas beyond which a falling tail has a probability.
+fn sigmas_at(tail: impl Fn(f64) -> f64, probability: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 100.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if tail(middle) > probability {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_grow_with_the_family_and_never_shrink() {
+        let rule = Rule::STANDARD;
+        assert_eq!(rule.for_family(1), rule);
+        assert_eq!(rule.for_family(36), rule);
+        let hundred = rule.for_family(100);
+        let thousand = rule.for_family(1000);
+        assert!(hundred.shift_sigmas > rule.shift_sigmas);
+        assert!(thousand.shift_sigmas > hundred.shift_sigmas);
+        assert!(thousand.shift_sigmas < 5.0, "{}", thousand.shift_sigmas);
+        assert!(thousand.suspect_sigmas < 12.0, "{}", thousand.suspect_sigmas);
     }
 }

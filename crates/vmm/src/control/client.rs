@@ -59,8 +59,7 @@ impl Client {
                 .ok_or(ClientError::NoAnswer)?;
         }
         let answer = self.read_line()?;
-        let response: Response =
-            serde_json::from_slice(&answer).map_err(ClientError::Malformed)?;
+        let response: Response = serde_json::from_slice(&answer).map_err(ClientError::Malformed)?;
         Ok(response.result)
     }
 

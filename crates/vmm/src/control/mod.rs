@@ -14,7 +14,9 @@ pub(crate) use server::{Asked, ControlServer};
 use crate::capture::{self, CaptureRequest, Captured};
 use crate::error::CaptureError;
 use crate::vm::{Outcome, Served, Vm};
-use protocol::{CONTROL_VERSION, CapturedInfo, Command, ErrorCode, Response, ResponseResult, Status};
+use protocol::{
+    CONTROL_VERSION, CapturedInfo, Command, ErrorCode, Response, ResponseResult, Status,
+};
 
 /// Serves every request that has arrived.
 pub(crate) fn serve(vm: &mut Vm, signals: &TerminationSignals) -> Served {
@@ -132,7 +134,10 @@ fn declare_below_roots(vm: &Vm, path: &Path) -> Result<Destination, ResponseResu
     let below_a_root = std::fs::canonicalize(parent_of(path))
         .is_ok_and(|parent| roots.iter().any(|root| parent.starts_with(root)));
     if !below_a_root {
-        let known: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
+        let known: Vec<String> = roots
+            .iter()
+            .map(|root| root.display().to_string())
+            .collect();
         return Err(ResponseResult::Error {
             code: ErrorCode::OutsideRoots,
             message: format!(

@@ -259,12 +259,27 @@ mod tests {
             ("hello", "not a request"),
             ("[1]", "not a request"),
             (r#"{"version":1}"#, "command"),
-            (r#"{"version":2,"command":"status"}"#, "version 2 is unknown"),
-            (r#"{"version":1,"command":"fly"}"#, "'fly' is unknown (known: status"),
+            (
+                r#"{"version":2,"command":"status"}"#,
+                "version 2 is unknown",
+            ),
+            (
+                r#"{"version":1,"command":"fly"}"#,
+                "'fly' is unknown (known: status",
+            ),
             (r#"{"version":1,"command":"status","x":1}"#, "unknown field"),
-            (r#"{"version":1,"command":"capture"}"#, "absolute destination"),
-            (r#"{"version":1,"command":"capture","destination":"a/b"}"#, "absolute"),
-            (r#"{"version":1,"command":"stop","continue":true}"#, "only capture"),
+            (
+                r#"{"version":1,"command":"capture"}"#,
+                "absolute destination",
+            ),
+            (
+                r#"{"version":1,"command":"capture","destination":"a/b"}"#,
+                "absolute",
+            ),
+            (
+                r#"{"version":1,"command":"stop","continue":true}"#,
+                "only capture",
+            ),
         ] {
             let message = refusal(line);
             assert!(message.contains(part), "{line}: {message}");

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 
 use nvx_host::{ControlListener, ControlStream, Interest, StreamRead, WaitSource, Waitable as _};
 
-use super::protocol::{
-    Command, ErrorCode, MAX_LINE_BYTES, Response, parse_request, response_line,
-};
+use super::protocol::{Command, ErrorCode, MAX_LINE_BYTES, Response, parse_request, response_line};
 
 /// Connections at a time; further ones are told that the VM is busy.
 const MAX_CLIENTS: usize = 8;
@@ -81,7 +79,7 @@ impl ControlServer {
             }
         }
         self.clients
-            .retain(|client| !client.gone && !(client.ending && client.unsent.is_empty()));
+            .retain(|client| !client.gone && (!client.ending || !client.unsent.is_empty()));
     }
 
     fn admit(&mut self, stream: ControlStream) {
