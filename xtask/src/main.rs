@@ -1,8 +1,8 @@
 //! The developer's one door: checks, test lanes, the shipped binary, and the speed floor.
 //!
 //! `cargo xtask verify` runs every static check, `cargo xtask test` runs the lanes, `cargo xtask build`
-//! makes the static binary, and `cargo xtask floor` measures nvx against a C program that does only
-//! what the kernel interface demands. Each command is one module; this file only parses arguments.
+//! makes the static binary, `cargo xtask man` writes the man pages, and `cargo xtask floor` measures nvx
+//! against a C program that does only what the kernel interface demands. Each command is one module; this file only parses arguments.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
@@ -11,6 +11,7 @@
 
 mod dist;
 mod floor;
+mod man;
 mod rust_text;
 mod test;
 mod verify;
@@ -40,6 +41,8 @@ enum Command {
     /// Build the statically linked nvx binary and print its path.
     #[command(visible_alias = "dist")]
     Build(dist::Options),
+    /// Write a man page for each nvx command and print their directory.
+    Man(man::Options),
     /// Measure nvx against the speed floor.
     Floor(floor::Options),
 }
@@ -62,6 +65,11 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Build(options) => {
             let binary = dist::build(&workspace, options)?;
             println!("{}", binary.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man(options) => {
+            let directory = man::write(&workspace, options)?;
+            println!("{}", directory.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Floor(options) => floor::run(&workspace, options),

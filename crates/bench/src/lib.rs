@@ -6,11 +6,28 @@
 
 #![forbid(unsafe_code)]
 
+pub mod host;
+pub mod host_report;
 mod lifecycle;
 mod monitor;
+mod page_cache;
+mod run;
+mod sampling;
+pub mod result;
 pub mod statistics;
+pub mod storage;
+#[cfg(test)]
+mod synthetic;
+mod timestamp;
+mod warnings;
+mod work_dir;
+pub mod writeback;
 
 pub use lifecycle::{
     LifecycleError, LifecycleRequest, LifecycleSample, Proof, generation, guest_field, run_turn,
 };
-pub use monitor::{Ended, GuestLine, Monitor, MonitorError};
+pub use monitor::{CaptureSeen, Ended, GuestLine, Monitor, MonitorError};
+pub use page_cache::PageCacheError;
+pub use run::{CacheState, MICROVM_ABI_VERSION, RunError, RunPlan, Step, Watcher, run_lifecycle};
+pub use sampling::{READY_MARKER, RESTORED_MARKER, Sampler};
+pub use timestamp::iso_8601;

@@ -94,6 +94,14 @@ pub enum LifecycleError {
         /// After restore.
         after: String,
     },
+    /// A snapshot that is not wanted any more cannot be removed.
+    #[error("cannot remove {}", path.display())]
+    Remove {
+        /// The snapshot.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// A boundary record is missing, there twice, or of another process.
     #[error("profile records of the capture: {what}")]
     Records {
@@ -216,6 +224,11 @@ fn observe(
         teardown: last_line_sent.elapsed(),
         records: ended.records,
     })
+}
+
+/// A duration in milliseconds.
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 /// The value of `name=value` in a guest's line.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvx_profile::{ENVIRONMENT_VARIABLE, ParsedRecord, parse_line};
+use nvx_profile::{ENVIRONMENT_VARIABLE, LINE_PREFIX, ParsedRecord, parse_line};
 
 /// How many of the guest's last lines an error shows.
 const SHOWN_LINES: usize = 5;
@@ -118,6 +118,24 @@ pub struct Ended {
     pub records: Vec<ParsedRecord>,
     /// Everything else on standard error.
     pub errors: String,
+    /// The first sight of a capture's records, if there was one.
+    pub capture_seen: Option<CaptureSeen>,
+}
+
+/// What was seen when the records of a capture arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureSeen {
+    /// Time since just before the process was created.
+    pub elapsed: Duration,
+    /// The process's peak resident set; `None` if it was gone already or the system does not tell.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// What arrived on standard error.
+#[derive(Default)]
+struct Errors {
+    text: String,
+    capture_seen: Option<CaptureSeen>,
 }
 
 /// A running monitor. Dropping it kills the process.
@@ -126,7 +144,7 @@ pub struct Monitor {
     input: ChildStdin,
     lines: Receiver<GuestLine>,
     seen: Vec<String>,
-    errors: Option<JoinHandle<String>>,
+    errors: Option<JoinHandle<Errors>>,
     started: Instant,
     limit: Duration,
 }
@@ -170,11 +188,8 @@ impl Monitor {
                 }
             }
         });
-        let errors = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            let _ = BufReader::new(errors).read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
-        });
+        let pid = child.id();
+        let errors = std::thread::spawn(move || read_errors(errors, pid, started));
         Ok(Self {
             child,
             input,
@@ -232,7 +247,7 @@ impl Monitor {
             marker: marker.to_owned(),
             status,
             lines: self.last_seen(),
-            errors: self.take_errors(),
+            errors: self.take_errors().text,
         }
     }
 
@@ -263,7 +278,8 @@ impl Monitor {
         let elapsed = self.started.elapsed();
         let mut records = Vec::new();
         let mut errors = String::new();
-        for line in self.take_errors().lines() {
+        let Errors { text, capture_seen } = self.take_errors();
+        for line in text.lines() {
             match parse_line(line)? {
                 Some(record) => records.push(record),
                 None => errors.extend([line, "\n"]),
@@ -281,7 +297,13 @@ impl Monitor {
             elapsed,
             records,
             errors,
+            capture_seen,
         })
+    }
+
+    /// Bounds the waits that follow.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
     }
 
     fn wait_for_exit(&mut self) -> Result<ExitStatus, MonitorError> {
@@ -301,12 +323,38 @@ impl Monitor {
         }
     }
 
-    fn take_errors(&mut self) -> String {
+    fn take_errors(&mut self) -> Errors {
         self.errors
             .take()
             .and_then(|thread| thread.join().ok())
             .unwrap_or_default()
     }
+}
+
+/// Reads standard error to its end. The peak resident set after a capture can only be read between its
+/// records and the process's end, so it is read here, as soon as they arrive.
+fn read_errors(errors: impl Read, pid: u32, started: Instant) -> Errors {
+    let mut all = Errors::default();
+    let mut reader = BufReader::new(errors);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+        if all.capture_seen.is_none() && is_record_of_capture(&line) {
+            all.capture_seen = Some(CaptureSeen {
+                peak_rss_bytes: nvx_host::process_peak_rss_bytes(pid),
+                elapsed: started.elapsed(),
+            });
+        }
+        all.text.push_str(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    all
+}
+
+fn is_record_of_capture(line: &[u8]) -> bool {
+    line.starts_with(LINE_PREFIX.as_bytes())
+        && line
+            .split(|byte| *byte == b' ')
+            .any(|word| word == b"operation=capture")
 }
 
 impl Drop for Monitor {

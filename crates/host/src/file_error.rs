@@ -168,6 +168,21 @@ pub enum LinkError {
     },
 }
 
+/// Why a file could not be made a reflink of another: a file of its own that shares the other's blocks
+/// until one of the two is written.
+#[derive(Debug, Error)]
+pub enum ReflinkError {
+    /// The file system, or the kernel's code for it, cannot share blocks between files.
+    #[error("the file system cannot share blocks between files")]
+    Unsupported,
+    /// The two files lie on different file systems.
+    #[error("the files lie on different file systems")]
+    OtherFileSystem,
+    /// The operating system refused.
+    #[error("cannot share the file's blocks")]
+    System(#[source] io::Error),
+}
+
 /// Why a directory could not be renamed without replacing anything.
 #[derive(Debug, Error)]
 pub enum RenameError {

@@ -9,6 +9,8 @@
 //! sees the names that this file exports.
 
 mod file_error;
+pub mod probe;
+mod processor;
 mod stale_report;
 
 #[cfg(target_os = "linux")]
@@ -16,18 +18,20 @@ mod linux;
 #[cfg(target_os = "linux")]
 use linux as os;
 
-pub use file_error::{CreateError, FileKind, LinkError, OpenError, RenameError};
+pub use file_error::{CreateError, FileKind, LinkError, OpenError, ReflinkError, RenameError};
 pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
 pub use os::control_socket::{
     ControlListener, ControlSocketError, ControlStream, MAX_CONTROL_PATH_BYTES, StreamRead,
 };
 pub use os::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
+pub use os::identity::boot_identity;
 pub use os::lock::{FileLock, try_lock_exclusive};
 pub use os::publish::{
     RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
     start_writeback_of,
 };
+pub use os::reflink::{check_reflink, reflink};
 pub use os::signals::{Termination, TerminationSignals};
 pub use os::stale::{
     LockedDirectory, RAM_FILE_PREFIX, STAGING_PREFIX, create_locked_directory, random_name,
@@ -36,3 +40,4 @@ pub use os::stale::{
 pub use os::stdio::{ConsoleInput, ConsoleOutput, InputRead};
 pub use os::usage::{allocated_bytes, process_peak_rss_bytes};
 pub use os::wait::{Interest, WaitSource, Waitable, Waker, wait_any, wait_many};
+pub use os::wait_set::{WaitSet, Waiting};

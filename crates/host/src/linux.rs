@@ -2,13 +2,17 @@
 
 pub mod control_socket;
 pub mod files;
+pub mod identity;
 pub mod lock;
+pub mod probe;
 pub mod publish;
+pub mod reflink;
 pub mod signals;
 pub mod stale;
 pub mod stdio;
 pub mod usage;
 pub mod wait;
+pub mod wait_set;
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ pub enum OpenError {
         backend: &'static str,
     },
     /// The device file is not there.
-    #[error("{}: not present; load the kvm module (kvm_intel or kvm_amd) and enable virtualization in the firmware", device.display())]
+    #[error("{}: not present; {NOT_PRESENT_ADVICE}", device.display())]
     NotPresent {
         /// The device file.
         device: PathBuf,
@@ -62,6 +62,28 @@ pub enum OpenError {
     /// A call on the opened device failed.
     #[error("the hypervisor does not answer as it must")]
     System(#[from] SystemError),
+}
+
+const NOT_PRESENT_ADVICE: &str =
+    "load the kvm module (kvm_intel or kvm_amd) and enable virtualization in the firmware";
+
+impl OpenError {
+    /// How to get what is missing, as a phrase; `None` where nothing is known to help.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::NotPresent { .. } => Some(NOT_PRESENT_ADVICE.to_owned()),
+            Self::NoPermission {
+                group,
+                group_may_open,
+                ..
+            } => Some(permission_advice(group, *group_may_open)),
+            Self::NotOnThisSystem { .. }
+            | Self::Open { .. }
+            | Self::ApiVersion { .. }
+            | Self::System(_) => None,
+        }
+    }
 }
 
 fn permission_advice(group: &str, group_may_open: bool) -> String {

@@ -28,6 +28,8 @@ pub enum Step {
     MmioWrite(GuestAddress, Vec<u8>),
     /// Runs until a stop is asked for, as a guest that spins.
     Spin,
+    /// Does not heed a stop until the latch is opened, as a vCPU that is stuck in the kernel.
+    Deaf(Latch),
     /// Triple fault.
     Shutdown,
     /// The hypervisor cannot reach a page.
@@ -35,6 +37,35 @@ pub enum Step {
     /// The call that runs the guest fails.
     Fail,
 }
+
+/// What a vCPU at [`Step::Deaf`] waits for. Clones are one and the same.
+#[derive(Clone, Debug, Default)]
+pub struct Latch(Arc<(Mutex<bool>, Condvar)>);
+
+impl Latch {
+    /// Lets the vCPU that waits go on, and any that comes later.
+    pub fn open(&self) {
+        let (opened, changed) = &*self.0;
+        *opened.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let (opened, changed) = &*self.0;
+        let mut guard = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*guard {
+            guard = changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl PartialEq for Latch {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Latch {}
 
 /// The fake back end. vCPU n of every partition replays the n-th script; a restored vCPU goes on
 /// in its script where the saved one stopped.
@@ -213,6 +244,7 @@ impl Vcpu for FakeVcpu {
                     }
                 }
                 Step::Spin => return Ok(self.spin()),
+                Step::Deaf(latch) => latch.wait(),
                 Step::PortWrite(port, data) => {
                     self.buffer = data;
                     return Ok(VcpuExit::PortWrite {
@@ -254,6 +286,10 @@ impl Vcpu for FakeVcpu {
 
     fn stop_handle(&self) -> Arc<dyn StopHandle> {
         Arc::clone(&self.stop) as Arc<dyn StopHandle>
+    }
+
+    fn hold(&mut self) {
+        self.stop.request_stop();
     }
 
     fn clear_stop(&mut self) {

@@ -19,10 +19,12 @@
 
 mod cpu;
 mod error;
+mod execution;
 mod exit;
 pub mod fake;
 #[cfg(target_os = "linux")]
 pub mod kvm;
+mod probe;
 mod registers;
 mod select;
 pub mod soft;
@@ -31,7 +33,11 @@ mod traits;
 
 pub use cpu::{CpuModel, CpuidEntry, FeatureRegister, FeatureWord, missing_features};
 pub use error::{CreateError, OpenError, RunError, StateError, SystemError};
+pub use execution::{
+    Execution, ExecutionSpeed, HARDWARE_INSTRUCTIONS_PER_MS, TrialError, measure_execution,
+};
 pub use exit::VcpuExit;
+pub use probe::{BackendFacts, Capability, probe_backends};
 pub use registers::{Registers, Segment, SystemRegisters, TableRegister};
 pub use select::{BACKEND_CHOICES, BackendChoice, Selected, UnknownBackend, open_backend};
 pub use state::{

@@ -113,6 +113,10 @@ pub trait Vcpu: Send {
     /// A handle by which any thread stops this vCPU.
     fn stop_handle(&self) -> Arc<dyn StopHandle>;
 
+    /// As [`StopHandle::request_stop`], by the thread that runs this vCPU: nothing has to be
+    /// interrupted.
+    fn hold(&mut self);
+
     /// Ends a stop, so that [`Vcpu::run`] executes instructions again.
     fn clear_stop(&mut self);
 

@@ -136,6 +136,18 @@ impl GuestMemory {
         Ok(report)
     }
 
+    /// The number of pages that hold only zeros, found as [`copy_to`](Self::copy_to) finds them.
+    pub fn count_zero_pages(&self) -> u64 {
+        let ranges = self.layout().ranges().iter().enumerate();
+        ranges
+            .filter_map(|(index, range)| Some((self.bytes_of(index)?, range.pages())))
+            .map(|(bytes, pages)| {
+                let zero = |page: &u64| bytes.is_zero_page(page * PAGE_SIZE_BYTES);
+                (0..pages).filter(zero).count() as u64
+            })
+            .sum()
+    }
+
     fn prepare(&self, destination: &File, name: &Path) -> Result<(), CopyError> {
         let length_bytes = self.layout().file_len_bytes();
         let resize = |source| CopyError::Resize {

@@ -10,6 +10,7 @@
 //! in and out by volatile accesses that are checked against the layout, and writes are noted in a
 //! *dirty set* together with the hypervisor's own logs.
 
+mod choice;
 mod copy;
 mod dirty;
 mod extents;
@@ -20,6 +21,7 @@ mod ram_file;
 mod volatile;
 mod writeback;
 
+pub use choice::{ChosenStrategy, NoRamFile, RamFileChoice, StrategyReason, WritebackChoice};
 pub use copy::{CopyError, CopyReport};
 pub use dirty::{DirtyLogError, DirtySet};
 pub use extents::{ExtentList, FileExtent};

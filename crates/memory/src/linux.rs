@@ -2,7 +2,8 @@
 //!
 //! Everything that Linux decides stands in this module and its children: [`fault`] ends the
 //! process with a readable line when a page of a RAM file cannot be had, [`page_map`] finds the
-//! pages of a private view, [`storage`] moves pages between the view and files.
+//! pages of a private view, [`storage`] moves pages between the view and files, [`valid_data`]
+//! tells how a file system treats the unwritten part of a file.
 
 #![expect(unsafe_code, reason = "mmap, madvise and munmap take addresses")]
 
@@ -11,12 +12,17 @@ pub(crate) mod fault;
 mod measurements;
 pub(crate) mod page_map;
 pub(crate) mod storage;
+pub(crate) mod valid_data;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
+use rustix::fs::OFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::volatile::VolatileBytes;
@@ -160,5 +166,19 @@ impl Drop for RangeView {
 /// Whether the descriptor was opened for writing.
 pub(crate) fn is_writable(file: &File) -> io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(file)?;
-    Ok(flags.contains(rustix::fs::OFlags::RDWR))
+    Ok(flags.contains(OFlags::RDWR))
+}
+
+/// Opens an existing file of `directory` for reading and writing. The last component is not followed
+/// if it is a symbolic link.
+pub(crate) fn open_for_update(directory: impl AsFd, entry: &OsStr) -> io::Result<File> {
+    // O_NONBLOCK: opening a FIFO must not wait for its other end. It has no effect on a file.
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::openat(directory, entry, flags, rustix::fs::Mode::empty())?;
+    Ok(File::from(descriptor))
+}
+
+/// The number of names that the file has.
+pub(crate) fn link_count(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.nlink())
 }

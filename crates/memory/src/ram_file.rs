@@ -4,7 +4,13 @@
 //! published; a crash then leaves nothing behind. Where it cannot, the file has a name of the form
 //! `.nvx-ram-<random>` and holds an exclusive lock as long as any descriptor of it is open: whoever
 //! gets the lock of such a file knows that it is a leftover.
+//!
+//! A user may also hand over a file that was prepared beforehand ([`RamFile::open_prepared`]), such as
+//! one whose blocks were allocated by a tool of its file system. It is used as it is, stays when the VM
+//! ends, and loses its name only when it has become a snapshot's memory, which must not be written to
+//! again.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +20,9 @@ use nvx_host::{
     try_lock_exclusive,
 };
 use thiserror::Error;
+
+use crate::choice::RamFileChoice;
+use crate::linux as os;
 
 /// Names tried before giving up; a second one is needed only if a cleaner catches the file between
 /// its creation and its lock.
@@ -26,6 +35,8 @@ pub enum RamFileKind {
     Nameless,
     /// Has a name in its directory, since the file system knows no nameless files.
     Named,
+    /// The user's file.
+    Prepared,
 }
 
 /// Why there is no RAM file.
@@ -73,6 +84,61 @@ pub enum RamFileError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file's blocks cannot be allocated. Where the file system knows no such request, NVX does
+    /// not imitate it by writing: that would write the whole file once before it is used.
+    #[error("cannot allocate {size_bytes} bytes for RAM file {}", name.display())]
+    Allocate {
+        /// The file.
+        name: PathBuf,
+        /// The wanted length in bytes.
+        size_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The path of a prepared file ends in no file name.
+    #[error("{} names no prepared RAM file", path.display())]
+    PreparedName {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The prepared file cannot be opened for reading and writing; a symbolic link is refused.
+    #[error("cannot open prepared RAM file {}", path.display())]
+    OpenPrepared {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The prepared file is a directory, a device or the like.
+    #[error("prepared RAM file {} is not a regular file", path.display())]
+    PreparedKind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The prepared file has another length than RAM.
+    #[error("prepared RAM file {} has {length_bytes} bytes, but guest RAM needs {needed_bytes}", path.display())]
+    PreparedLength {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes.
+        length_bytes: u64,
+        /// The length of guest RAM in the file, in bytes.
+        needed_bytes: u64,
+    },
+    /// Another process holds the prepared file's lock.
+    #[error("prepared RAM file {} is in use", path.display())]
+    PreparedInUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The prepared file has a second name: it may be a snapshot's memory.
+    #[error("prepared RAM file {} has {links} names; it may be the memory of a snapshot", path.display())]
+    PreparedShared {
+        /// The file.
+        path: PathBuf,
+        /// The number of its names.
+        links: u64,
+    },
     /// The descriptor cannot be duplicated.
     #[error("cannot duplicate the descriptor of RAM file {}", name.display())]
     Duplicate {
@@ -83,21 +149,23 @@ pub enum RamFileError {
     },
 }
 
-/// A new RAM file: sparse, mode 0600, nobody else's.
+/// A RAM file; a new one has mode 0600 and is nobody else's.
 ///
 /// Dropping it removes a named file's name, if that name still is this file's: a file published by
-/// a link keeps its published name, one published by renaming is not touched.
+/// a link keeps its published name, one published by renaming is not touched. A prepared file's name
+/// is removed only if the file has been published by a link.
 #[derive(Debug)]
 pub struct RamFile {
     file: File,
     directory: Directory,
     display_name: PathBuf,
-    /// The name in `directory` of a named file.
-    entry: Option<String>,
+    /// The name in `directory` of a named or prepared file.
+    entry: Option<OsString>,
+    kind: RamFileKind,
 }
 
 impl RamFile {
-    /// Makes a RAM file of `size_bytes` bytes in `directory`.
+    /// Makes a sparse RAM file of `size_bytes` bytes in `directory`.
     ///
     /// # Errors
     /// [`RamFileError`].
@@ -114,6 +182,109 @@ impl RamFile {
         Ok(ram_file)
     }
 
+    /// Makes a RAM file of `size_bytes` bytes in `directory`, all of whose blocks are allocated.
+    ///
+    /// # Errors
+    /// [`RamFileError`]; [`Allocate`](RamFileError::Allocate) where the file system is full or knows
+    /// no such request.
+    pub fn create_dense(directory: &Path, size_bytes: u64) -> Result<Self, RamFileError> {
+        let ram_file = Self::create_empty(directory)?;
+        os::storage::allocate(&ram_file.file, size_bytes).map_err(|source| {
+            RamFileError::Allocate {
+                name: ram_file.display_name.clone(),
+                size_bytes,
+                source,
+            }
+        })?;
+        Ok(ram_file)
+    }
+
+    /// Makes or opens the RAM file that the user chose; a new one in `directory`.
+    ///
+    /// # Errors
+    /// [`RamFileError`].
+    pub fn obtain(
+        choice: &RamFileChoice,
+        directory: &Path,
+        size_bytes: u64,
+    ) -> Result<Self, RamFileError> {
+        match choice {
+            RamFileChoice::Auto | RamFileChoice::Sparse => Self::create(directory, size_bytes),
+            RamFileChoice::Dense => Self::create_dense(directory, size_bytes),
+            RamFileChoice::Prepared(path) => Self::open_prepared(path, size_bytes),
+        }
+    }
+
+    /// Opens a file that the user prepared, and locks it for as long as a descriptor of it is open.
+    /// What it holds is what guest RAM holds at first.
+    ///
+    /// # Errors
+    /// [`RamFileError`]: not a regular file of exactly `size_bytes` bytes, in use, or known by a
+    /// second name. Then the file is as before.
+    pub fn open_prepared(path: &Path, size_bytes: u64) -> Result<Self, RamFileError> {
+        let entry =
+            path.file_name()
+                .map(OsStr::to_owned)
+                .ok_or_else(|| RamFileError::PreparedName {
+                    path: path.to_owned(),
+                })?;
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let directory =
+            Directory::open_following(parent).map_err(|source| RamFileError::Directory {
+                directory: parent.to_owned(),
+                source,
+            })?;
+        let failed = |source| RamFileError::OpenPrepared {
+            path: path.to_owned(),
+            source,
+        };
+        let file = os::open_for_update(&directory, &entry).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(RamFileError::PreparedKind {
+                path: path.to_owned(),
+            });
+        }
+        if metadata.len() != size_bytes {
+            return Err(RamFileError::PreparedLength {
+                path: path.to_owned(),
+                length_bytes: metadata.len(),
+                needed_bytes: size_bytes,
+            });
+        }
+        match try_lock_exclusive(&file) {
+            Ok(FileLock::Taken | FileLock::Unsupported) => {}
+            Ok(FileLock::HeldElsewhere) => {
+                return Err(RamFileError::PreparedInUse {
+                    path: path.to_owned(),
+                });
+            }
+            Err(source) => {
+                return Err(RamFileError::Lock {
+                    name: path.to_owned(),
+                    source,
+                });
+            }
+        }
+        let links = os::link_count(&file).map_err(failed)?;
+        if links != 1 {
+            return Err(RamFileError::PreparedShared {
+                path: path.to_owned(),
+                links,
+            });
+        }
+        Ok(Self {
+            file,
+            directory,
+            display_name: path.to_owned(),
+            entry: Some(entry),
+            kind: RamFileKind::Prepared,
+        })
+    }
+
     fn create_empty(path: &Path) -> Result<Self, RamFileError> {
         let directory =
             Directory::open_following(path).map_err(|source| RamFileError::Directory {
@@ -126,6 +297,7 @@ impl RamFile {
                 directory,
                 display_name: path.join("(nameless)"),
                 entry: None,
+                kind: RamFileKind::Nameless,
             }),
             Ok(None) => Self::create_named(directory),
             Err(source) => Err(RamFileError::Create {
@@ -167,12 +339,13 @@ impl RamFile {
                 }
             }
             // A cleaner may have removed the name before the lock was ours.
-            if names_file(&directory, &entry, &file) {
+            if names_file(&directory, entry.as_ref(), &file) {
                 return Ok(Self {
                     file,
                     directory,
                     display_name,
-                    entry: Some(entry),
+                    entry: Some(entry.into()),
+                    kind: RamFileKind::Named,
                 });
             }
         }
@@ -201,15 +374,12 @@ impl RamFile {
             })
     }
 
-    /// Whether the file has a name.
+    /// Whether the file has a name, and whose it is.
     pub fn kind(&self) -> RamFileKind {
-        match self.entry {
-            Some(_) => RamFileKind::Named,
-            None => RamFileKind::Nameless,
-        }
+        self.kind
     }
 
-    /// The path of a named file, as long as nobody renames it.
+    /// The path of a named or prepared file, as long as nobody renames it.
     pub fn path(&self) -> Option<&Path> {
         self.entry.as_ref().map(|_| self.display_name.as_path())
     }
@@ -222,7 +392,13 @@ impl RamFile {
 
 impl Drop for RamFile {
     fn drop(&mut self) {
+        let ours = match self.kind {
+            RamFileKind::Nameless => false,
+            RamFileKind::Named => true,
+            RamFileKind::Prepared => os::link_count(&self.file).is_ok_and(|links| links > 1),
+        };
         if let Some(entry) = &self.entry
+            && ours
             && names_file(&self.directory, entry, &self.file)
         {
             // After a privilege drop it may be refused; then the next start's cleaner removes it.
@@ -232,7 +408,7 @@ impl Drop for RamFile {
 }
 
 /// Whether `entry` of `directory` still is `file`.
-fn names_file(directory: &Directory, entry: &str, file: &File) -> bool {
+fn names_file(directory: &Directory, entry: &OsStr, file: &File) -> bool {
     match (directory.identity_of(entry), FileIdentity::of(file)) {
         (Ok(Some(named)), Ok(open)) => named == open,
         _ => false,
@@ -240,107 +416,4 @@ fn names_file(directory: &Directory, entry: &str, file: &File) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-
-    use super::*;
-
-    const SIZE: u64 = 1 << 20;
-
-    fn named_in(directory: &Path) -> RamFile {
-        RamFile::create_named(Directory::open(directory).unwrap()).unwrap()
-    }
-
-    fn entries(directory: &Path) -> Vec<String> {
-        let names = std::fs::read_dir(directory).unwrap();
-        names
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
-    }
-
-    #[test]
-    fn a_ram_file_is_sparse_private_and_leaves_nothing_behind() {
-        for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
-            let directory = tempfile::tempdir_in(parent).unwrap();
-            let ram = RamFile::create(directory.path(), SIZE).unwrap();
-            let metadata = ram.file().metadata().unwrap();
-            assert_eq!((metadata.len(), metadata.blocks()), (SIZE, 0));
-            assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
-            if ram.kind() == RamFileKind::Nameless {
-                assert_eq!(ram.path(), None);
-                assert_eq!(metadata.nlink(), 0);
-                assert_eq!(entries(directory.path()), [""; 0]);
-            }
-            drop(ram);
-            assert_eq!(entries(directory.path()), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn a_nameless_file_can_be_given_a_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let ram = RamFile::create(directory.path(), SIZE).unwrap();
-        if ram.kind() != RamFileKind::Nameless {
-            println!("skipped: no O_TMPFILE in {}", directory.path().display());
-            return;
-        }
-        let target = directory.path().join("memory.bin");
-        let parent = Directory::open(directory.path()).unwrap();
-        nvx_host::link_open_file(ram.file(), &parent, "memory.bin").unwrap();
-        ram.file().write_all_at(b"ram", 0).unwrap();
-        drop(ram);
-        assert_eq!(&std::fs::read(&target).unwrap()[..3], b"ram");
-    }
-
-    #[test]
-    fn a_named_file_is_locked_while_it_lives_and_then_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let ram = named_in(directory.path());
-        assert_eq!(ram.kind(), RamFileKind::Named);
-        let path = ram.path().unwrap().to_owned();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        assert!(name.starts_with(RAM_FILE_PREFIX));
-        let mode = ram.file().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o600);
-        let other = File::open(&path).unwrap();
-        let lock = || try_lock_exclusive(&other).unwrap();
-        assert_eq!(lock(), FileLock::HeldElsewhere);
-        let view = ram.try_clone_file().unwrap();
-        drop(ram);
-        assert!(!path.exists());
-        assert_eq!(
-            lock(),
-            FileLock::HeldElsewhere,
-            "the view's descriptor shares the lock"
-        );
-        drop(view);
-        assert_eq!(lock(), FileLock::Taken);
-    }
-
-    #[test]
-    fn publishing_a_named_file_keeps_the_published_name_only() {
-        let directory = tempfile::tempdir().unwrap();
-        let linked = named_in(directory.path());
-        std::fs::hard_link(linked.path().unwrap(), directory.path().join("linked")).unwrap();
-        let renamed = named_in(directory.path());
-        std::fs::rename(renamed.path().unwrap(), directory.path().join("renamed")).unwrap();
-        // Somebody else's file under our old name stays.
-        let foreign = renamed.path().unwrap().to_owned();
-        std::fs::write(&foreign, b"foreign").unwrap();
-        drop((linked, renamed));
-        let mut left = entries(directory.path());
-        left.sort();
-        let foreign = foreign.file_name().unwrap().to_str().unwrap();
-        assert_eq!(left, [foreign, "linked", "renamed"]);
-    }
-
-    #[test]
-    fn a_missing_directory_is_named() {
-        let error = RamFile::create(Path::new("/nonexistent/ram"), SIZE).unwrap_err();
-        let RamFileError::Directory { directory, source } = error else {
-            panic!("{error}");
-        };
-        assert_eq!(directory, Path::new("/nonexistent/ram"));
-        assert!(source.to_string().contains("/nonexistent/ram"));
-    }
-}
+mod tests;

@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nvx_host::FileSystem;
 use thiserror::Error;
 
 use crate::extents::FileExtent;
@@ -84,7 +85,7 @@ impl fmt::Display for Strategy {
 /// A text that names no strategy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no writeback strategy: ascending, ascending-marked, or ranges:N with N from 1 to {MAX_WORKERS}"
+    "{text:?} is no writeback strategy: auto (where it can be chosen), ascending, ascending-marked, or ranges:N with N from 1 to {MAX_WORKERS}"
 )]
 pub struct UnknownStrategy {
     /// The text.
@@ -172,6 +173,60 @@ fn split_evenly(extents: &[FileExtent], workers: WorkerCount) -> Vec<Vec<FileExt
         }
     }
     shares
+}
+
+/// Why a plan was not carried out in full.
+#[derive(Debug)]
+enum PlanFailure {
+    Flush {
+        extent: FileExtent,
+        source: io::Error,
+    },
+    Worker(io::Error),
+}
+
+impl Plan {
+    /// Carries the plan out by `flush`, one thread per worker. Every worker that was started finishes,
+    /// also when another one fails; a worker's own flushes end at its first failure. Of several failures
+    /// the one lowest in the file is returned.
+    fn run<F>(&self, flush: &F) -> Result<(), PlanFailure>
+    where
+        F: Fn(&FileExtent) -> io::Result<()> + Sync,
+    {
+        let in_order = |flushes: &[FileExtent]| {
+            flushes.iter().try_for_each(|extent| {
+                flush(extent).map_err(|source| PlanFailure::Flush {
+                    extent: *extent,
+                    source,
+                })
+            })
+        };
+        let Some((first, others)) = self.workers.split_first() else {
+            return Ok(());
+        };
+        thread::scope(|scope| {
+            let started: Vec<_> = others
+                .iter()
+                .map(|flushes| {
+                    thread::Builder::new()
+                        .name("nvx-writeback".to_owned())
+                        .spawn_scoped(scope, move || in_order(flushes))
+                })
+                .collect();
+            let mut result = in_order(first);
+            for worker in started {
+                let outcome = match worker.map(thread::ScopedJoinHandle::join) {
+                    Ok(Ok(outcome)) => outcome,
+                    Ok(Err(_)) => Err(PlanFailure::Worker(io::Error::other(
+                        "the thread ended abnormally",
+                    ))),
+                    Err(source) => Err(PlanFailure::Worker(source)),
+                };
+                result = result.and(outcome);
+            }
+            result
+        })
+    }
 }
 
 /// What a writeback did.
@@ -357,10 +412,23 @@ impl SharedView<'_> {
         } else {
             0
         };
+        if FileSystem::of(self.file).is_ok_and(|found| found.is_memory()) {
+            // The pages of the view are the file: nothing has to be brought anywhere, and counting
+            // them would cost more than all else.
+            return Ok(WritebackReport {
+                strategy,
+                pages: Some(0),
+                bytes: Some(0),
+                marked_pages,
+                calls: 0,
+                duration: started.elapsed(),
+            });
+        }
         let pages = extents.iter().try_fold(0_u64, |sum, extent| {
             Some(sum + storage::unwritten_pages(self.file, extent.offset_bytes, extent.size_bytes)?)
         });
-        self.flush_all(&plan)?;
+        plan.run(&|extent| self.flush(extent))
+            .map_err(|failure| self.describe(failure))?;
         Ok(WritebackReport {
             strategy,
             pages,
@@ -397,50 +465,17 @@ impl SharedView<'_> {
         marked
     }
 
-    /// Runs the plan. Every worker that was started finishes, also when another one fails.
-    fn flush_all(&self, plan: &Plan) -> Result<(), WritebackError> {
-        let Some((first, others)) = plan.workers.split_first() else {
-            return Ok(());
-        };
-        thread::scope(|scope| {
-            let started: Vec<_> = others
-                .iter()
-                .map(|flushes| {
-                    thread::Builder::new()
-                        .name("nvx-writeback".to_owned())
-                        .spawn_scoped(scope, move || self.flush_in_order(flushes))
-                })
-                .collect();
-            let mut result = self.flush_in_order(first);
-            for worker in started {
-                let outcome = match worker.map(thread::ScopedJoinHandle::join) {
-                    Ok(Ok(outcome)) => outcome,
-                    Ok(Err(_)) => Err(io::Error::other("the thread ended abnormally"))
-                        .map_err(|e| self.worker(e)),
-                    Err(source) => Err(self.worker(source)),
-                };
-                result = result.and(outcome);
-            }
-            result
-        })
-    }
-
-    fn worker(&self, source: io::Error) -> WritebackError {
-        WritebackError::Worker {
-            name: self.name.to_owned(),
-            source,
-        }
-    }
-
-    fn flush_in_order(&self, flushes: &[FileExtent]) -> Result<(), WritebackError> {
-        flushes.iter().try_for_each(|extent| {
-            self.flush(extent).map_err(|source| WritebackError::Flush {
-                name: self.name.to_owned(),
+    fn describe(&self, failure: PlanFailure) -> WritebackError {
+        let name = self.name.to_owned();
+        match failure {
+            PlanFailure::Flush { extent, source } => WritebackError::Flush {
+                name,
                 offset_bytes: extent.offset_bytes,
                 size_bytes: extent.size_bytes,
                 source,
-            })
-        })
+            },
+            PlanFailure::Worker(source) => WritebackError::Worker { name, source },
+        }
     }
 
     fn flush(&self, extent: &FileExtent) -> io::Result<()> {
@@ -469,114 +504,4 @@ impl SharedView<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
-
-    use super::*;
-
-    fn workers(count: u8) -> Strategy {
-        Strategy::Ranges {
-            workers: WorkerCount::new(count).unwrap(),
-        }
-    }
-
-    fn extent(offset_bytes: u64, size_bytes: u64) -> FileExtent {
-        FileExtent {
-            offset_bytes,
-            size_bytes,
-        }
-    }
-
-    #[test]
-    fn strategies_are_read_as_they_are_written() {
-        for text in [
-            "ascending",
-            "ascending-marked",
-            "ranges:1",
-            "ranges:4",
-            "ranges:8",
-        ] {
-            assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
-        }
-        for text in [
-            "",
-            "Ascending",
-            "ranges",
-            "ranges:",
-            "ranges:0",
-            "ranges:9",
-            "ranges:+4",
-            "ranges:04",
-            "ranges:256",
-        ] {
-            assert_eq!(
-                text.parse::<Strategy>(),
-                Err(UnknownStrategy {
-                    text: text.to_owned()
-                })
-            );
-        }
-        assert_eq!(Strategy::default().to_string(), "ascending");
-    }
-
-    #[test]
-    fn ascending_is_one_worker_with_one_flush_per_extent() {
-        let extents = [extent(0, 8192), extent(65536, 4096)];
-        let plan = Strategy::Ascending {
-            mark_every_page: true,
-        }
-        .plan(&extents);
-        assert_eq!(
-            plan,
-            Plan {
-                mark_every_page: true,
-                workers: vec![extents.to_vec()]
-            }
-        );
-    }
-
-    #[test]
-    fn eight_workers_share_128_mib_equally() {
-        let plan = workers(8).plan(&[extent(0, 128 << 20)]);
-        let expected: Vec<_> = (0..8).map(|n| vec![extent(n << 24, 16 << 20)]).collect();
-        assert_eq!(plan.workers, expected);
-    }
-
-    #[test]
-    fn a_share_may_consist_of_parts_of_two_ranges() {
-        let plan = workers(2).plan(&[extent(0, 3 * 4096), extent(65536, 3 * 4096 + 8192)]);
-        assert_eq!(
-            plan.workers,
-            [
-                vec![extent(0, 3 * 4096), extent(65536, 4096)],
-                vec![extent(65536 + 4096, 4 * 4096)]
-            ]
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn each_page_is_flushed_exactly_once(
-            gaps in proptest::collection::vec((0u64..5, 1u64..300), 1..6),
-            count in 1u8..=8,
-        ) {
-            let mut at = 0;
-            let mut extents = Vec::new();
-            for (gap, pages) in gaps {
-                at += gap * 4096;
-                extents.push(extent(at, pages * 4096));
-                at += pages * 4096;
-            }
-            let total: u64 = extents.iter().map(|e| e.size_bytes).sum();
-            let plan = workers(count).plan(&extents);
-            prop_assert!(plan.workers.len() <= usize::from(count));
-            let largest = plan.workers.iter().map(|w| w.iter().map(|e| e.size_bytes).sum::<u64>()).max();
-            prop_assert!(largest.unwrap() <= (total / 4096).div_ceil(u64::from(count)) * 4096);
-            let flushed: Vec<u64> = plan.workers.iter().flatten()
-                .flat_map(|e| (e.offset_bytes..e.end_bytes()).step_by(4096)).collect();
-            let wanted: Vec<u64> = extents.iter()
-                .flat_map(|e| (e.offset_bytes..e.end_bytes()).step_by(4096)).collect();
-            prop_assert_eq!(flushed, wanted);
-        }
-    }
-}
+mod tests;

@@ -1,9 +1,17 @@
 //! The command line's shape. Parsing is pure: no file is opened and nothing is looked up here.
 
+mod bench;
+mod doctor;
+mod generate;
+mod suggest;
+
 use std::path::PathBuf;
 
+pub use bench::{BenchArgs, BenchCommand, WritebackArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use doctor::DoctorArgs;
+pub use generate::{CompletionsArgs, ManArgs};
 use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
 use nvx_probe_guest::{Fill, ProbeParams};
 
@@ -34,6 +42,11 @@ pub enum Command {
     Ctl(CtlArgs),
     Inspect(InspectArgs),
     Guest(GuestArgs),
+    Bench(BenchArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// Which guest to start.
@@ -217,13 +230,11 @@ fn backend_names() -> impl TypedValueParser<Value = BackendChoice> {
 }
 
 fn parse_fill(text: &str) -> Result<Fill, String> {
-    text.parse()
-        .map_err(|error: nvx_probe_guest::ParamsError| error.to_string())
+    text.parse().map_err(|error| suggest::explain(&error))
 }
 
 fn parse_probe(text: &str) -> Result<ProbeParams, String> {
-    text.parse()
-        .map_err(|error: nvx_probe_guest::ParamsError| error.to_string())
+    text.parse().map_err(|error| suggest::explain(&error))
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ pub const STOPPED: u8 = 143;
 /// Bad arguments or input to any other command.
 pub const BAD_INPUT: u8 = 2;
 
+/// `nvx doctor`: this host cannot run `nvx demo`.
+pub const NOT_USABLE: u8 = 1;
+
 /// An error with the code that the process ends with.
 #[derive(Debug)]
 pub struct Failure {

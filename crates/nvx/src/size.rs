@@ -18,7 +18,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let scale = match unit.to_ascii_uppercase().as_str() {
         "" => 1,
         unit => {
-            let (letter, rest) = unit.split_at(1);
+            // No unit begins with a character of more than one byte.
+            let (letter, rest) = unit.split_at_checked(1).ok_or_else(expected)?;
             if !["", "B", "IB"].contains(&rest) {
                 return Err(expected());
             }

@@ -80,7 +80,11 @@ impl Hosts {
 
     fn parse(path: &Path, content: &[u8]) -> Result<Self, HostsError> {
         let mut hosts = Self::default();
-        let fault = |line, what| HostsError::Line { path: path.to_owned(), line, what };
+        let fault = |line, what| HostsError::Line {
+            path: path.to_owned(),
+            line,
+            what,
+        };
         let text = std::str::from_utf8(content).map_err(|_| fault(1, "not UTF-8"))?;
         for (index, line) in text.lines().enumerate() {
             let number = index + 1;
@@ -91,7 +95,10 @@ impl Hosts {
                     source,
                 })?;
             if !check_commit(&entry.commit) {
-                return Err(fault(number, "the commit is not 40 or 64 lower-case hexadecimal digits"));
+                return Err(fault(
+                    number,
+                    "the commit is not 40 or 64 lower-case hexadecimal digits",
+                ));
             }
             if entry.fingerprint.is_empty() {
                 return Err(fault(number, "the fingerprint is empty"));
@@ -108,7 +115,8 @@ impl Hosts {
         if self.by_commit.contains_key(&entry.commit) {
             return false;
         }
-        self.by_commit.insert(entry.commit.clone(), self.entries.len());
+        self.by_commit
+            .insert(entry.commit.clone(), self.entries.len());
         self.entries.push(entry);
         true
     }
@@ -157,7 +165,10 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named() {
         for (text, wanted) in [
-            (line('a', "one") + &line('a', "two"), "x:2: the commit has a host already"),
+            (
+                line('a', "one") + &line('a', "two"),
+                "x:2: the commit has a host already",
+            ),
             (line('g', "one"), "x:1: the commit is not"),
             (line('a', ""), "x:1: the fingerprint is empty"),
             ("{}\n".to_owned(), "x:1: not a host's JSON object"),
@@ -170,9 +181,13 @@ mod tests {
     #[test]
     fn a_history_without_hosts_has_none() {
         let directory = tempfile::tempdir().expect("a directory");
-        let csv = directory.path().join("linux-kvm-bare-metal-microvm-v2-1vcpu.csv");
+        let csv = directory
+            .path()
+            .join("linux-kvm-bare-metal-microvm-v2-1vcpu.csv");
         assert_eq!(
-            Hosts::path_beside(&csv).file_name().and_then(|name| name.to_str()),
+            Hosts::path_beside(&csv)
+                .file_name()
+                .and_then(|name| name.to_str()),
             Some("linux-kvm-bare-metal-microvm-v2-1vcpu.hosts.jsonl")
         );
         assert_eq!(Hosts::read_beside(&csv).expect("none"), Hosts::default());

@@ -1,7 +1,7 @@
 //! Appending accepted rows to a history, and renaming its lifecycle metrics once.
 //!
 //! Rows whose commit and metric the history has already are kept as they are: an accepted value is
-//! never overwritten. Everything is checked by reading the new content back before it is put in
+//! never overwritten. What stands beside the rows about their hosts goes beside the history. Everything is checked by reading the new content back before it is put in
 //! place, so that a history that was written can be read.
 
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::csv::{History, HistoryError, NameRule, push_row, read_bytes};
+use crate::hosts::{Hosts, HostsError};
 use crate::identity::Identity;
 use crate::metric_name::Prefix;
 use crate::replace_file::{ReplaceError, ReplaceGuard};
@@ -44,14 +45,16 @@ pub struct PersistResult {
     pub appended: Vec<RowKey>,
     /// Rows that the history had already, with the same value or another one: left as they are.
     pub kept: Vec<RowKey>,
+    /// Commits whose host was put beside the history.
+    pub hosts: Vec<String>,
     /// Names that were changed, old and new.
     pub renamed: Vec<(String, String)>,
 }
 
 impl PersistResult {
-    /// Whether the file was written.
+    /// Whether anything was written.
     pub fn changed(&self) -> bool {
-        !self.appended.is_empty() || !self.renamed.is_empty()
+        !self.appended.is_empty() || !self.renamed.is_empty() || !self.hosts.is_empty()
     }
 
     /// What was done, in a few lines.
@@ -75,6 +78,9 @@ pub enum PersistError {
     /// The history or the rows are wrong.
     #[error("nothing was written")]
     History(#[from] HistoryError),
+    /// The hosts beside the history or the rows are wrong.
+    #[error("nothing was written")]
+    Hosts(#[from] HostsError),
     /// The new content would break a rule of the format.
     #[error("nothing was written: the rows do not fit to the history")]
     Result(#[source] HistoryError),
@@ -131,6 +137,7 @@ pub fn persist(request: &PersistRequest) -> Result<PersistResult, PersistError> 
         created: !request.history.exists(),
         appended: Vec::new(),
         kept: Vec::new(),
+        hosts: Vec::new(),
         renamed: Vec::new(),
     };
     let batches = read_rows(&request.rows)?;
@@ -144,10 +151,33 @@ pub fn persist(request: &PersistRequest) -> Result<PersistResult, PersistError> 
     // Read back before it is put in place: what the rules together forbid is found here.
     History::parse(&request.history, text.as_bytes(), NameRule::History)
         .map_err(PersistError::Result)?;
-    if result.changed() {
+    // The hosts come first: after a crash between the two, a host without rows says nothing wrong.
+    result.hosts = persist_hosts(&guard, request)?;
+    if !result.appended.is_empty() || !result.renamed.is_empty() {
         guard.replace(text.as_bytes())?;
     }
     Ok(result)
+}
+
+/// Brings what stands beside the rows beside the history.
+fn persist_hosts(
+    guard: &ReplaceGuard,
+    request: &PersistRequest,
+) -> Result<Vec<String>, PersistError> {
+    let mut hosts = Hosts::read_beside(&request.history)?;
+    let mut added = Vec::new();
+    for path in &request.rows {
+        for entry in Hosts::read_beside(path)?.entries() {
+            if hosts.add(entry.clone()) {
+                added.push(entry.commit.clone());
+            }
+        }
+    }
+    if !added.is_empty() {
+        let path = Hosts::path_beside(&request.history);
+        guard.replace_companion(&path, hosts.to_json_lines().as_bytes())?;
+    }
+    Ok(added)
 }
 
 fn read_rows(paths: &[PathBuf]) -> Result<Vec<(&Path, History)>, HistoryError> {

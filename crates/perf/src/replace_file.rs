@@ -51,10 +51,7 @@ impl ReplaceGuard {
         if target.file_name().is_none() {
             return Err(ReplaceError::NoName { path: target });
         }
-        let directory = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let directory = directory_of(&target);
         let system = |operation| {
             let path = directory.clone();
             move |source| ReplaceError::System {
@@ -78,45 +75,73 @@ impl ReplaceGuard {
 
     /// Puts the content in place: written beside the target, synced, and renamed over it.
     pub(crate) fn replace(&self, content: &[u8]) -> Result<(), ReplaceError> {
+        Self::replace_at(&self.target, &self.directory, content)
+    }
+
+    /// The same for a file that belongs to the guarded one and is written by its writers only.
+    pub(crate) fn replace_companion(
+        &self,
+        path: &Path,
+        content: &[u8],
+    ) -> Result<(), ReplaceError> {
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = directory_of(&target);
+        Self::replace_at(&target, &directory, content)
+    }
+
+    fn replace_at(target: &Path, directory: &Path, content: &[u8]) -> Result<(), ReplaceError> {
         let name = random_name(TEMPORARY_PREFIX).map_err(|source| ReplaceError::System {
-            path: self.directory.clone(),
+            path: directory.to_owned(),
             operation: "name a temporary file",
             source,
         })?;
-        let temporary = self.directory.join(name);
-        let put = self.write(&temporary, content);
+        let temporary = directory.join(name);
+        let put = write(target, directory, &temporary, content);
         if put.is_err() {
             // Nothing refers to the temporary file; if it cannot be removed it is only litter.
             let _ = std::fs::remove_file(&temporary);
         }
         put
     }
+}
 
-    fn write(&self, temporary: &Path, content: &[u8]) -> Result<(), ReplaceError> {
-        let system = |operation, path: &Path| {
-            let path = path.to_owned();
-            move |source| ReplaceError::System {
-                path,
-                operation,
-                source,
-            }
-        };
-        let mut file = File::create_new(temporary).map_err(system("create", temporary))?;
-        if let Ok(old) = std::fs::metadata(&self.target) {
-            file.set_permissions(old.permissions())
-                .map_err(system("set the rights of", temporary))?;
-        }
-        file.write_all(content)
-            .map_err(system("write", temporary))?;
-        file.sync_all().map_err(system("sync", temporary))?;
-        std::fs::rename(temporary, &self.target).map_err(system("replace", &self.target))?;
-        // The new content is in place; a directory that cannot be synced is one whose file system
-        // keeps its own order.
-        if let Ok(directory) = Directory::open_following(&self.directory) {
-            directory
-                .sync()
-                .map_err(system("sync the directory of", &self.target))?;
-        }
-        Ok(())
+fn directory_of(target: &Path) -> PathBuf {
+    match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
     }
+}
+
+/// Writes beside the target, syncs, and renames over it.
+fn write(
+    target: &Path,
+    directory: &Path,
+    temporary: &Path,
+    content: &[u8],
+) -> Result<(), ReplaceError> {
+    let system = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |source| ReplaceError::System {
+            path,
+            operation,
+            source,
+        }
+    };
+    let mut file = File::create_new(temporary).map_err(system("create", temporary))?;
+    if let Ok(old) = std::fs::metadata(target) {
+        file.set_permissions(old.permissions())
+            .map_err(system("set the rights of", temporary))?;
+    }
+    file.write_all(content)
+        .map_err(system("write", temporary))?;
+    file.sync_all().map_err(system("sync", temporary))?;
+    std::fs::rename(temporary, target).map_err(system("replace", target))?;
+    // The new content is in place; a directory that cannot be synced is one whose file system
+    // keeps its own order.
+    if let Ok(directory) = Directory::open_following(directory) {
+        directory
+            .sync()
+            .map_err(system("sync the directory of", target))?;
+    }
+    Ok(())
 }

@@ -53,6 +53,7 @@ pub(crate) fn assemble(data: &Data) -> Result<Vec<u8>, IcedError> {
     program.verify(&mut a)?;
     program.dirty(&mut a)?;
     program.snapshot(&mut a)?;
+    program.spin(&mut a)?;
     program.exit(&mut a)?;
     program.parse(&mut a)?;
     program.ram_end(&mut a)?;
@@ -71,6 +72,7 @@ struct Routines {
     verify: CodeLabel,
     dirty: CodeLabel,
     snapshot: CodeLabel,
+    spin: CodeLabel,
     exit: CodeLabel,
     what: CodeLabel,
     failed: CodeLabel,
@@ -99,6 +101,7 @@ impl Routines {
             verify: a.create_label(),
             dirty: a.create_label(),
             snapshot: a.create_label(),
+            spin: a.create_label(),
             exit: a.create_label(),
             what: a.create_label(),
             failed: a.create_label(),
@@ -221,6 +224,7 @@ impl Program<'_> {
             (b'v', self.routines.verify),
             (b'd', self.routines.dirty),
             (b's', self.routines.snapshot),
+            (b'l', self.routines.spin),
         ] {
             a.cmp(al, u32::from(letter))?;
             a.je(routine)?;
@@ -333,6 +337,19 @@ impl Program<'_> {
         self.say(a, self.data.restored)?;
         a.call(self.routines.say_nonce_count)?;
         a.jmp(self.routines.poll)
+    }
+
+    /// `l`: counts in RAM for ever. Nothing in the loop leaves the guest, so only a monitor that can
+    /// stop a vCPU gets it back.
+    fn spin(&mut self, a: &mut CodeAssembler) -> Assembled {
+        let mut again = a.create_label();
+        a.set_label(&mut self.routines.spin)?;
+        self.say(a, self.data.looping)?;
+        a.mov(eax, dword_ptr(layout::COUNT))?;
+        a.call(self.routines.decimal_line)?;
+        a.set_label(&mut again)?;
+        a.inc(dword_ptr(layout::TURNS))?;
+        a.jmp(again)
     }
 
     /// `xN`: ECX is the length of the line.

@@ -18,6 +18,8 @@ pub(crate) const SERIAL: u32 = ZEROED_ADDRESS + 0x28;
 pub(crate) const FIRST: u32 = ZEROED_ADDRESS + 0x30;
 pub(crate) const STRIDE: u32 = ZEROED_ADDRESS + 0x34;
 pub(crate) const PAGES: u32 = ZEROED_ADDRESS + 0x38;
+/// Turns of the endless loop.
+pub(crate) const TURNS: u32 = ZEROED_ADDRESS + 0x3c;
 pub(crate) const STACK_TOP: u32 = ZEROED_ADDRESS + 0x1000;
 /// Bytes that the loaded image occupies in guest RAM.
 pub(crate) const MEMORY_BYTES: u64 = (STACK_TOP - LOAD_ADDRESS) as u64;
@@ -64,6 +66,7 @@ pub(crate) struct Data {
     pub(crate) verify_ok: HexText,
     pub(crate) verify_bad: HexText,
     pub(crate) dirtied: Text,
+    pub(crate) looping: Text,
     pub(crate) count: Text,
     pub(crate) refused: Text,
     pub(crate) unavailable: Text,
@@ -93,6 +96,7 @@ impl Data {
             verify_ok: hex_text(&mut bytes, "PROBE-VERIFY ok checksum=", 1, " seed="),
             verify_bad: hex_text(&mut bytes, "PROBE-VERIFY bad address=0x", 1, "\n"),
             dirtied: text(&mut bytes, "PROBE-DIRTIED seed="),
+            looping: text(&mut bytes, "PROBE-LOOPING count="),
             count: text(&mut bytes, " count="),
             refused: text(&mut bytes, "PROBE-REFUSED\n"),
             unavailable: text(&mut bytes, "PROBE-UNAVAILABLE\n"),

@@ -76,3 +76,8 @@ fn assembly_time() {
         times[50]
     );
 }
+
+#[test]
+fn the_prebuilt_image_is_the_assembled_one() {
+    assert_eq!(crate::prebuilt(), crate::image().unwrap());
+}

@@ -110,6 +110,41 @@ pub struct Cpu {
     pub vendor: String,
     /// Feature words of CPUID.
     pub features: Vec<CpuFeatureWord>,
+    /// [`Cpu::mark_of_host`] of the host that captured: there the features need not be compared
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captured_on: Option<Digest>,
+}
+
+impl Cpu {
+    /// Binds vendor and features to a running host: `host_identity` is a value that no other host and
+    /// no other boot of this host has. A manifest whose vendor or features are changed no longer
+    /// matches its mark.
+    #[must_use]
+    pub fn mark_of_host(&self, host_identity: &[u8]) -> Digest {
+        let Self {
+            vendor,
+            features,
+            captured_on: _,
+        } = self;
+        let mut bytes = Vec::with_capacity(64 + 16 * features.len());
+        for text in [host_identity, vendor.as_bytes()] {
+            bytes.extend((text.len() as u64).to_le_bytes());
+            bytes.extend(text);
+        }
+        for word in features {
+            let CpuFeatureWord {
+                leaf,
+                subleaf,
+                register,
+                bits,
+            } = *word;
+            for number in [leaf, subleaf, register as u32, bits] {
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+        Digest::of(&bytes)
+    }
 }
 
 /// One register of one CPUID leaf.

@@ -43,6 +43,7 @@ pub(crate) fn manifest(state: &[u8]) -> Manifest {
                 register: CpuRegister::Ebx,
                 bits: 0xffff_ffff,
             }],
+            captured_on: None,
         },
         vcpus: 1,
         ram: vec![

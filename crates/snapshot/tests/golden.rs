@@ -78,6 +78,7 @@ fn manifest() -> Manifest {
                 word(7, CpuRegister::Ebx, u32::MAX),
                 word(0x8000_0001, CpuRegister::Eax, 0),
             ],
+            captured_on: None,
         },
         vcpus: 2,
         ram: vec![range(0, 128 << 10, 0), range(4 << 30, 64 << 10, 128 << 10)],

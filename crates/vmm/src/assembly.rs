@@ -15,12 +15,15 @@ use crate::gate::Gate;
 use crate::ram::VmRam;
 use crate::vcpu_thread::Shared;
 use crate::vm::{Console, Vm, VmOptions};
+use crate::watcher::Watch;
 
 /// A machine whose vCPUs have no state yet.
 pub(crate) struct Parts {
     pub(crate) partition: Box<dyn Partition>,
-    pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
+    pub(crate) first_vcpu: Box<dyn Vcpu>,
+    pub(crate) other_vcpus: Vec<Box<dyn Vcpu>>,
     pub(crate) shared: Arc<Shared>,
+    watch: Watch,
     input: Option<ConsoleInput>,
 }
 
@@ -37,7 +40,8 @@ pub(crate) fn create(
         source,
     };
     let partition = backend.create_partition(memory, options)?;
-    let vcpus = (0..vcpus)
+    let first_vcpu = partition.create_vcpu(0)?;
+    let other_vcpus = (1..vcpus)
         .map(|index| partition.create_vcpu(index))
         .collect::<Result<Vec<_>, _>>()?;
     let gate = Arc::new(Gate::new().map_err(no_descriptor)?);
@@ -48,7 +52,9 @@ pub(crate) fn create(
     let ports = Ports::new(Box::new(console_io), Box::new(SystemClock));
     Ok(Parts {
         partition,
-        vcpus,
+        first_vcpu,
+        other_vcpus,
+        watch: Watch::new().map_err(no_descriptor)?,
         shared: Arc::new(Shared::new(
             gate,
             ports,
@@ -61,6 +67,11 @@ pub(crate) fn create(
 }
 
 impl Parts {
+    /// All vCPUs in order.
+    pub(crate) fn vcpus(&mut self) -> impl Iterator<Item = &mut Box<dyn Vcpu>> {
+        std::iter::once(&mut self.first_vcpu).chain(&mut self.other_vcpus)
+    }
+
     /// The machine, once its vCPUs and devices have their state.
     pub(crate) fn into_vm(
         self,
@@ -72,18 +83,23 @@ impl Parts {
     ) -> Vm {
         self.shared
             .set_accepts_snapshots(options.capture.destination.is_some());
-        let stop_handles = self.vcpus.iter().map(|vcpu| vcpu.stop_handle()).collect();
-        let cells = self.vcpus.into_iter();
+        let others = self.other_vcpus;
         Vm {
             backend,
-            cells: cells.map(|vcpu| Arc::new(Mutex::new(vcpu))).collect(),
-            stop_handles,
+            first_vcpu: self.first_vcpu,
+            other_stop_handles: others.iter().map(|vcpu| vcpu.stop_handle()).collect(),
+            other_vcpus: others
+                .into_iter()
+                .map(|vcpu| Arc::new(Mutex::new(vcpu)))
+                .collect(),
             partition: self.partition,
             shared: self.shared,
             ram,
             policy: options.capture,
             profile,
             input: self.input,
+            watch: Arc::new(self.watch),
+            watcher: None,
             threads: Vec::new(),
             control: options.control.map(ControlServer::new),
             paused: false,

@@ -1,5 +1,7 @@
 //! Starting a machine anew.
 
+use std::borrow::Cow;
+
 use nvx_hypervisor::{
     Hypervisor, MAX_VCPUS, OpenError as BackendError, PartitionOptions, Registers, SystemRegisters,
     Vcpu,
@@ -25,7 +27,7 @@ pub struct BootRequest {
     /// How many vCPUs, 1 to [`MAX_VCPUS`].
     pub vcpus: u8,
     /// The guest: an ELF file with a PVH entry.
-    pub image: Vec<u8>,
+    pub image: Cow<'static, [u8]>,
     /// What the guest is told.
     pub command_line: String,
     /// Where guest RAM is to live.
@@ -87,13 +89,10 @@ fn set_entry_state(
     entry: EntryState,
 ) -> Result<(), MachineError> {
     let model = backend.cpu_model()?;
-    for vcpu in &mut parts.vcpus {
+    for vcpu in parts.vcpus() {
         vcpu.set_cpu_model(&model.for_vcpu(vcpu.index()))?;
     }
-    if let Some(first) = parts.vcpus.first_mut() {
-        enter_at(&mut **first, entry)?;
-    }
-    Ok(())
+    enter_at(&mut *parts.first_vcpu, entry)
 }
 
 fn enter_at(vcpu: &mut dyn Vcpu, entry: EntryState) -> Result<(), MachineError> {

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nvx_host::{Termination, TerminationSignals};
+use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink};
 use nvx_hypervisor::FeatureRegister;
 use nvx_memory::{GuestMemory, RamFileKind, Strategy, ViewKind};
 use nvx_profile::{Counters, Profile};
@@ -20,7 +20,7 @@ use nvx_snapshot::{
     MemoryLayer, Publication, Published, SCHEMA_VERSION, SavedRamRange, Staging, StateFile,
 };
 
-use crate::error::CaptureError;
+use crate::error::{CaptureError, chain};
 use crate::ram::VmRam;
 use crate::state_file::{self, SavedMachine};
 use crate::vm::Vm;
@@ -163,7 +163,7 @@ impl Interruption<'_> {
 
 /// Makes the staging directory and puts `memory.bin` into it: the RAM file itself, by a link, if
 /// this VM owns it, the guest does not go on writing to it, and the file system lets it be
-/// linked; else an empty file for a copy.
+/// linked; else an empty file, for a reflink of the RAM file or for a copy.
 fn stage_memory(
     vm: &mut Vm,
     request: &CaptureRequest,
@@ -181,20 +181,43 @@ fn stage_memory(
         background_bytes: None,
         fallbacks: Vec::new(),
     };
-    match link_memory(vm, request, &mut staging) {
+    let not_linked = match link_memory(vm, request, &mut staging) {
         Ok(file) => {
             facts.publication = Publication::Link;
             facts.publication_reason =
                 "the RAM file is on the destination's file system".to_owned();
             facts.fallbacks.extend(vm.ram.fallback());
-            Ok((staging, file, facts))
+            return Ok((staging, file, facts));
         }
-        Err(reason) => {
-            facts.publication_reason = reason;
-            let file = staging.create_memory()?;
-            Ok((staging, file, facts))
+        Err(reason) => reason,
+    };
+    let file = staging.create_memory()?;
+    (facts.publication, facts.publication_reason) = match may_reflink(vm, request, &file) {
+        None => (Publication::Copy, not_linked),
+        // Asked now and not when it is done: a copy needs no writeback before it.
+        Some(Err(error)) => (
+            Publication::Copy,
+            format!("{not_linked}; {}", chain(&error)),
+        ),
+        Some(Ok(())) => {
+            facts.fallbacks.extend(vm.ram.fallback());
+            let reason = format!("{not_linked}; its file system shares blocks between files");
+            (Publication::Reflink, reason)
         }
-    }
+    };
+    Ok((staging, file, facts))
+}
+
+/// Whether `empty`, a new file beside the destination, can become a reflink of the RAM file; `None`
+/// if there is no RAM file on its file system.
+fn may_reflink(
+    vm: &Vm,
+    request: &CaptureRequest,
+    empty: &File,
+) -> Option<Result<(), ReflinkError>> {
+    let ram = vm.ram.file.as_ref()?;
+    let on_one_file_system = request.destination.same_file_system(ram.file());
+    on_one_file_system.then(|| check_reflink(empty))
 }
 
 /// Links the RAM file, or says why it cannot be.
@@ -242,7 +265,8 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Writes the linked RAM file back, or copies RAM; afterwards `file` has guest RAM's content.
+/// Writes the RAM file back, and reflinks it if it is not linked; or copies RAM. Afterwards `file`
+/// has guest RAM's content.
 fn bring_memory_to_its_file(
     vm: &Vm,
     file: &File,
@@ -252,12 +276,22 @@ fn bring_memory_to_its_file(
 ) -> Result<(), CaptureError> {
     let memory = &vm.ram.memory;
     counters.logical_bytes = Some(memory.layout().total_bytes());
-    if facts.publication == Publication::Link {
+    if facts.publication != Publication::Copy {
         let strategy = Strategy::default();
         let report = memory.writeback(strategy)?;
         facts.strategy = strategy.to_string();
         (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
-    } else {
+    }
+    if facts.publication == Publication::Reflink
+        && let Some(ram) = &vm.ram.file
+        && let Err(error) = reflink(ram.file(), file)
+    {
+        // The file is as empty as before.
+        facts.publication = Publication::Copy;
+        facts.publication_reason = format!("no reflink: {}", chain(&error));
+        facts.strategy = "copy".to_owned();
+    }
+    if facts.publication == Publication::Copy {
         merge_dirty_log(vm)?;
         let report = memory.copy_to(file, &destination.path().join(MEMORY_FILE))?;
         (facts.pages, facts.bytes) = (Some(report.pages), Some(report.bytes));
@@ -307,8 +341,11 @@ fn manifest(vm: &Vm, saved: SavedMachine, state: StateFile, facts: CaptureFacts)
             .map_or(0, |since| since.as_millis() as u64),
         machine_contract: nvx_machine::CONTRACT_VERSION,
         backend: vm.backend.name().to_owned(),
-        cpu: cpu(&saved.cpu),
-        vcpus: vm.cells.len() as u8,
+        cpu: cpu(
+            &saved.cpu,
+            vm.shared.host_identity.get().and_then(Option::as_deref),
+        ),
+        vcpus: vm.vcpus(),
         ram: layout
             .ranges()
             .iter()
@@ -325,8 +362,8 @@ fn manifest(vm: &Vm, saved: SavedMachine, state: StateFile, facts: CaptureFacts)
     }
 }
 
-fn cpu(model: &nvx_hypervisor::CpuModel) -> Cpu {
-    Cpu {
+fn cpu(model: &nvx_hypervisor::CpuModel, host_identity: Option<&[u8]>) -> Cpu {
+    let mut cpu = Cpu {
         vendor: model.vendor(),
         features: model
             .features()
@@ -343,5 +380,9 @@ fn cpu(model: &nvx_hypervisor::CpuModel) -> Cpu {
                 bits: word.bits,
             })
             .collect(),
-    }
+        captured_on: None,
+    };
+    // The guest was given what this host offers, or what was compared with it at restore.
+    cpu.captured_on = host_identity.map(|identity| cpu.mark_of_host(identity));
+    cpu
 }

@@ -14,6 +14,7 @@ use nvx_devices::ConsoleIo;
 use nvx_host::{ConsoleOutput, Waitable, Waker};
 
 use crate::gate::Gate;
+use crate::interrupt::Interrupt;
 
 /// Input that is kept for a guest that does not take it.
 const INPUT_CAPACITY_BYTES: usize = 64 << 10;
@@ -125,11 +126,11 @@ impl OutputQueue {
         }
     }
 
-    /// Writes what is due, as far as a stop allows. Called by vCPU threads without a lock.
-    pub(crate) fn write_due(&self, gate: &Gate) {
-        while self.due.load(Ordering::Relaxed) && !gate.stop_wanted() {
+    /// Writes what is due, as far as `interrupt` allows. Called by vCPU threads without a lock.
+    pub(crate) fn write_due(&self, interrupt: &Interrupt, gate: &Gate) {
+        while self.due.load(Ordering::Relaxed) && !interrupt.is_wanted() {
             if let Ok(mut output) = self.output.try_lock() {
-                self.write_all(&mut output, gate.stop_waker());
+                self.write_all(&mut output, interrupt.waker());
                 return;
             }
             // Another vCPU writes already and will take this along, unless its reader is slow.

@@ -120,11 +120,11 @@ pub enum RunError {
     /// The monitor cannot wait for events.
     #[error("cannot wait for events")]
     Wait(#[source] io::Error),
-    /// A thread for a vCPU cannot be started.
-    #[error("cannot start a thread for vCPU {vcpu}")]
+    /// A thread cannot be started.
+    #[error("cannot start the thread {name}")]
     Thread {
-        /// The vCPU's index.
-        vcpu: u8,
+        /// Its name.
+        name: String,
         /// What the system said.
         #[source]
         source: io::Error,

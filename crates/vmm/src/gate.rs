@@ -1,20 +1,20 @@
-//! Where vCPU threads stand still.
+//! Where the threads of all vCPUs but the first stand still.
 //!
-//! The main thread stops all vCPUs, looks at or saves their state, and lets them go on. A vCPU
-//! thread also holds itself here when what it met needs the main thread's decision. A thread that
-//! stands at the gate has left its vCPU with no unfinished exit and unlocked, so the main thread
-//! may use it directly.
+//! The main thread, which runs the first vCPU, stops the others, looks at or saves their state, and
+//! lets them go on. A vCPU thread also holds itself here when what it met needs the main thread's
+//! decision. A thread that stands at the gate has left its vCPU with no unfinished exit and
+//! unlocked, so the main thread may use it directly.
 //!
 //! A thread stands while a stop is wanted or while it is *held*. It is held from before its event
 //! is posted, so a decision that comes before the thread has arrived is not lost: the thread then
 //! finds that nothing keeps it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvx_host::Waker;
 use nvx_hypervisor::MAX_VCPUS;
+
+use crate::interrupt::Interrupt;
 
 /// What a thread at the gate is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,7 @@ pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
     /// Changed only under `state`'s lock; read without it before each entry into the guest.
-    stop_wanted: AtomicBool,
-    /// Up while a stop is wanted, for threads that wait for the host.
-    stop_waker: Waker,
+    stop: Interrupt,
 }
 
 impl Gate {
@@ -55,8 +53,7 @@ impl Gate {
         Ok(Self {
             state: Mutex::default(),
             changed: Condvar::new(),
-            stop_wanted: AtomicBool::new(false),
-            stop_waker: Waker::new()?,
+            stop: Interrupt::new()?,
         })
     }
 
@@ -65,14 +62,9 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A vCPU thread's check before each entry into the guest.
-    pub(crate) fn stop_wanted(&self) -> bool {
-        self.stop_wanted.load(Ordering::SeqCst)
-    }
-
-    /// Up while a stop is wanted.
-    pub(crate) fn stop_waker(&self) -> &Waker {
-        &self.stop_waker
+    /// Wanted while the threads are to stand here.
+    pub(crate) fn stop(&self) -> &Interrupt {
+        &self.stop
     }
 
     /// Keeps vCPU `index`'s thread at the gate until the next [`Gate::resume`]. To be called by
@@ -88,7 +80,7 @@ impl Gate {
         let mut state = self.lock();
         state.standing[index] = true;
         self.changed.notify_all();
-        while (state.held[index] || self.stop_wanted()) && !state.ending {
+        while (state.held[index] || self.stop.is_wanted()) && !state.ending {
             state = self
                 .changed
                 .wait(state)
@@ -105,8 +97,7 @@ impl Gate {
     /// Asks for a stop. The caller then kicks every vCPU and calls [`Gate::wait_for_all`].
     pub(crate) fn ask_for_stop(&self) {
         let _state = self.lock();
-        self.stop_wanted.store(true, Ordering::SeqCst);
-        self.stop_waker.raise();
+        self.stop.raise();
         self.changed.notify_all();
     }
 
@@ -131,8 +122,7 @@ impl Gate {
     /// Ends a stop and every hold.
     pub(crate) fn resume(&self) {
         let mut state = self.lock();
-        self.stop_wanted.store(false, Ordering::SeqCst);
-        self.stop_waker.lower();
+        self.stop.lower();
         state.held = Default::default();
         self.changed.notify_all();
     }
@@ -147,7 +137,7 @@ impl Gate {
     /// Waits until [`Gate::attract_attention`] is called, a stop is wanted, or `timeout` passed.
     pub(crate) fn idle(&self, timeout: Duration) {
         let mut state = self.lock();
-        if !state.attention && !state.ending && !self.stop_wanted() {
+        if !state.attention && !state.ending && !self.stop.is_wanted() {
             (state, _) = self
                 .changed
                 .wait_timeout(state, timeout)

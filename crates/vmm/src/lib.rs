@@ -1,9 +1,10 @@
 //! Life of a virtual machine in one process: start it anew ([`boot()`]) or from a snapshot
 //! ([`restore()`]), run it ([`Vm::run`]), capture it.
 //!
-//! This is the only crate that ties the others together. Threads: the main thread waits for
-//! events (console input, requests to end, what the vCPUs met) and captures; each vCPU has a
-//! thread of its own, and stands still at a gate while the main thread looks at it.
+//! This is the only crate that ties the others together. Threads: the main thread runs the first
+//! vCPU, serves events (console input, requests to end, control, what the vCPUs met) and captures;
+//! the watcher waits for the host and interrupts it; each further vCPU has a thread of its own, and
+//! stands still at a gate while the main thread looks at it.
 
 #![forbid(unsafe_code)]
 
@@ -14,11 +15,13 @@ mod console;
 pub mod control;
 mod error;
 mod gate;
+mod interrupt;
 mod ram;
 mod restore;
 mod state_file;
 mod vcpu_thread;
 mod vm;
+mod watcher;
 
 pub use boot::{BootRequest, boot};
 pub use capture::Captured;

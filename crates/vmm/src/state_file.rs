@@ -33,17 +33,11 @@ pub(crate) struct SavedMachine {
 }
 
 /// Saves partition, vCPU and device state of a stopped machine.
-pub(crate) fn save(vm: &Vm) -> Result<SavedMachine, CaptureError> {
+pub(crate) fn save(vm: &mut Vm) -> Result<SavedMachine, CaptureError> {
     let mut writer = StateWriter::new();
-    let mut cpu = nvx_hypervisor::CpuModel::default();
-    for (index, cell) in vm.cells.iter().enumerate() {
-        let unit = vcpu_unit(index);
-        let state = lock_vcpu(cell).save();
-        let state = state.map_err(failed(&unit))?;
-        put(&mut writer, &unit, &state)?;
-        if index == 0 {
-            cpu.entries = state.cpuid;
-        }
+    let first = save_vcpu(&mut *vm.first_vcpu, &mut writer)?;
+    for cell in &vm.other_vcpus {
+        save_vcpu(&mut **lock_vcpu(cell), &mut writer)?;
     }
     if let Some(irq_chip) = vm.partition.irq_chip() {
         let state = irq_chip.save().map_err(failed(IRQ_CHIP))?;
@@ -66,8 +60,17 @@ pub(crate) fn save(vm: &Vm) -> Result<SavedMachine, CaptureError> {
     Ok(SavedMachine {
         state: writer.finish(),
         devices,
-        cpu,
+        cpu: nvx_hypervisor::CpuModel {
+            entries: first.cpuid,
+        },
     })
+}
+
+fn save_vcpu(vcpu: &mut dyn Vcpu, writer: &mut StateWriter) -> Result<VcpuState, CaptureError> {
+    let unit = vcpu_unit(usize::from(vcpu.index()));
+    let state = vcpu.save().map_err(failed(&unit))?;
+    put(writer, &unit, &state)?;
+    Ok(state)
 }
 
 fn failed<E: Into<UnitError>>(unit: &str) -> impl Fn(E) -> CaptureError + '_ {

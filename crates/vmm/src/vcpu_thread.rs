@@ -1,9 +1,9 @@
-//! The thread that runs one vCPU, and what it does with each exit.
+//! Running a vCPU, and what is done with each exit.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvx_devices::{Effect, Outcome, Ports, numbers};
 use nvx_host::Waker;
@@ -12,10 +12,11 @@ use nvx_memory::{GuestAddress, GuestMemory};
 
 use crate::console::{IDLE_SLEEP, InputQueue, OutputQueue};
 use crate::gate::{Gate, Leave};
+use crate::interrupt::Interrupt;
 use crate::ram::VmRam;
 
-/// A vCPU as its thread and the main thread share it: the thread holds the lock while it runs the
-/// guest, and has let it go while it stands at the gate.
+/// A vCPU other than the first as its thread and the main thread share it: the thread holds the
+/// lock while it runs the guest, and has let it go while it stands at the gate.
 pub(crate) type VcpuCell = Arc<Mutex<Box<dyn Vcpu>>>;
 
 pub(crate) fn lock_vcpu(cell: &VcpuCell) -> MutexGuard<'_, Box<dyn Vcpu>> {
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     events: Mutex<VecDeque<VcpuEvent>>,
     /// Up when there are events, or when the input queue has room again.
     pub(crate) attention: Arc<Waker>,
+    /// Which host this is, for the manifest; known soon after the guest runs.
+    pub(crate) host_identity: OnceLock<Option<Vec<u8>>>,
 }
 
 impl Shared {
@@ -106,6 +109,7 @@ impl Shared {
             accepts_snapshots: AtomicBool::new(false),
             events: Mutex::default(),
             attention,
+            host_identity: OnceLock::new(),
         }
     }
 
@@ -163,53 +167,73 @@ enum Next {
     Stopped,
 }
 
-/// Runs the vCPU until the gate says to end. The body of each vCPU thread.
-pub(crate) fn run_vcpu(shared: &Shared, cell: &VcpuCell) {
+/// Why a vCPU was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It was to be left.
+    Interrupted,
+    /// It has posted an event on which the main thread must decide.
+    Event,
+    /// It has posted a fault, and cannot run any more.
+    Faulted,
+}
+
+/// Runs a vCPU until `interrupt` is wanted or it has posted an event. It may have an unfinished
+/// exit afterwards.
+pub(crate) fn run_until(shared: &Shared, vcpu: &mut dyn Vcpu, interrupt: &Interrupt) -> Left {
+    loop {
+        if interrupt.is_wanted() {
+            return Left::Interrupted;
+        }
+        match run_once(shared, vcpu, interrupt) {
+            Next::Run => {}
+            Next::Idle => shared.gate.idle(IDLE_SLEEP),
+            // A stop that is over already, or a signal of somebody else's. Cleared before the
+            // wish is looked at again, so that a new stop is not cleared with it.
+            Next::Stopped => vcpu.clear_stop(),
+            Next::Stand => return Left::Event,
+            Next::Faulted => return Left::Faulted,
+        }
+    }
+}
+
+/// The body of the thread of each vCPU but the first: runs it until the gate says to end.
+pub(crate) fn run_thread(shared: &Shared, cell: &VcpuCell) {
     let mut vcpu = lock_vcpu(cell);
     let index = vcpu.index();
     vcpu.bind_to_this_thread();
     loop {
-        let next = if shared.gate.stop_wanted() {
-            Next::Stand
-        } else {
-            run_once(shared, &mut **vcpu)
-        };
-        match next {
-            Next::Run => {}
-            Next::Idle => shared.gate.idle(IDLE_SLEEP),
-            // A stop that is over already, or a signal of somebody else's. Cleared before the
-            // gate is asked again, so that a new stop is not cleared with it.
-            Next::Stopped => vcpu.clear_stop(),
-            Next::Stand | Next::Faulted => {
-                if next == Next::Stand {
-                    finish_exit(shared, &mut **vcpu);
-                }
-                drop(vcpu);
-                let leave = shared.gate.stand(index);
-                vcpu = lock_vcpu(cell);
-                if leave == Leave::End {
-                    return;
-                }
-                vcpu.clear_stop();
-            }
+        let stop = shared.gate.stop();
+        if run_until(shared, &mut **vcpu, stop) != Left::Faulted {
+            finish_exit(shared, &mut **vcpu, stop);
         }
+        drop(vcpu);
+        let leave = shared.gate.stand(index);
+        vcpu = lock_vcpu(cell);
+        if leave == Leave::End {
+            return;
+        }
+        vcpu.clear_stop();
     }
 }
 
 /// Leaves the vCPU with no unfinished exit: a state saved in the middle of a port access would
 /// lose what the guest is to read, or repeat what it wrote.
-fn finish_exit(shared: &Shared, vcpu: &mut dyn Vcpu) {
-    vcpu.stop_handle().request_stop();
-    while !matches!(run_once(shared, vcpu), Next::Stopped | Next::Faulted) {}
+pub(crate) fn finish_exit(shared: &Shared, vcpu: &mut dyn Vcpu, interrupt: &Interrupt) {
+    vcpu.hold();
+    while !matches!(
+        run_once(shared, vcpu, interrupt),
+        Next::Stopped | Next::Faulted
+    ) {}
 }
 
-fn run_once(shared: &Shared, vcpu: &mut dyn Vcpu) -> Next {
+fn run_once(shared: &Shared, vcpu: &mut dyn Vcpu, interrupt: &Interrupt) -> Next {
     let index = vcpu.index();
     let next = match vcpu.run() {
         Ok(exit) => handle_exit(shared, index, exit),
         Err(error) => fault(shared, index, VcpuFault::Run(error)),
     };
-    shared.output.write_due(&shared.gate);
+    shared.output.write_due(interrupt, &shared.gate);
     next
 }
 

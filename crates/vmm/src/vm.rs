@@ -1,16 +1,21 @@
 //! A running VM: its threads, its events, and how it ends.
+//!
+//! The main thread runs the first vCPU itself and looks at the host when the watcher interrupts it
+//! or the vCPU has an event. So a guest with one vCPU starts, is captured and is restored without
+//! a hand-over between threads, each of which would cost a wake-up on another processor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nvx_devices::Outcome as SnapshotOutcome;
 use nvx_host::{
     ConsoleInput, ConsoleOutput, ControlListener, Directory, InputRead, Interest, Termination,
-    TerminationSignals, Waitable as _, wait_many,
+    TerminationSignals, WaitSource, Waitable as _, Waiting, wait_any,
 };
-use nvx_hypervisor::{Hypervisor, Partition, StopHandle};
+use nvx_hypervisor::{Hypervisor, Partition, StopHandle, Vcpu};
 use nvx_profile::Profile;
 use nvx_snapshot::Destination;
 
@@ -18,7 +23,8 @@ use crate::capture::{self, CaptureRequest, Captured};
 use crate::control::{self, ControlServer};
 use crate::error::{CaptureError, RunError};
 use crate::ram::VmRam;
-use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, run_vcpu};
+use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, finish_exit, run_thread, run_until};
+use crate::watcher::{self, Watch};
 
 /// How long the vCPUs may take to stop. A stop needs one round trip to the kernel; a vCPU that
 /// takes this long is stuck there.
@@ -90,14 +96,19 @@ pub trait Observer {
 /// A virtual machine, ready to run or running.
 pub struct Vm {
     pub(crate) backend: Box<dyn Hypervisor>,
-    pub(crate) cells: Vec<VcpuCell>,
-    pub(crate) stop_handles: Vec<Arc<dyn StopHandle>>,
+    /// vCPU 0, which the main thread runs.
+    pub(crate) first_vcpu: Box<dyn Vcpu>,
+    /// The other vCPUs in order, each run by a thread of its own.
+    pub(crate) other_vcpus: Vec<VcpuCell>,
+    pub(crate) other_stop_handles: Vec<Arc<dyn StopHandle>>,
     pub(crate) partition: Box<dyn Partition>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) ram: VmRam,
     pub(crate) policy: CapturePolicy,
     pub(crate) profile: Profile,
     pub(crate) input: Option<ConsoleInput>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) watcher: Option<JoinHandle<()>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) control: Option<ControlServer>,
     /// A control client wants the vCPUs to stand still.
@@ -126,13 +137,8 @@ impl Vm {
         signals: &TerminationSignals,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
-        let started = self.start_threads();
-        let result = started.and_then(|()| {
-            self.profile.flush();
-            // Only now that the guest runs: what earlier processes left can wait.
-            self.remove_stale_files();
-            self.serve(signals, observer)
-        });
+        let started = self.start_threads(signals);
+        let result = started.and_then(|()| self.serve(signals, observer));
         self.end(result, signals)
     }
 
@@ -145,7 +151,8 @@ impl Vm {
         self.end_threads();
         let Self {
             mut profile,
-            cells,
+            first_vcpu,
+            other_vcpus,
             partition,
             shared,
             ram,
@@ -156,7 +163,7 @@ impl Vm {
         let gate = Arc::clone(&shared.gate);
         if matches!(result, Ok(Outcome::Captured(_))) {
             // The published file may be this RAM: no view of it outlives the commit.
-            drop((cells, partition, shared, ram));
+            drop((first_vcpu, other_vcpus, partition, shared, ram));
         }
         if let Some(mut control) = control {
             control.end();
@@ -165,35 +172,46 @@ impl Vm {
             // A reader that does not read is given up at the next request to end.
             Ok(Outcome::GuestExit { .. } | Outcome::Captured(_)) => output.drain(signals),
             // The end is wanted now: what can be written without waiting is written.
-            _ => output.drain(gate.stop_waker()),
+            _ => output.drain(gate.stop().waker()),
         }
         profile.flush();
         result
     }
 
-    fn start_threads(&mut self) -> Result<(), RunError> {
-        let Self {
-            cells,
-            shared,
-            profile,
-            threads,
-            origin,
-            ..
-        } = self;
-        profile.phase(origin, "guest_resume", |_| {
-            for (index, cell) in cells.iter().enumerate() {
-                let shared = Arc::clone(shared);
+    fn start_threads(&mut self, signals: &TerminationSignals) -> Result<(), RunError> {
+        self.first_vcpu.bind_to_this_thread();
+        let mut profile = std::mem::replace(&mut self.profile, Profile::start(false));
+        let result = profile.phase(self.origin, "guest_resume", |_| {
+            self.watcher = Some(self.start_watcher(signals)?);
+            for (index, cell) in (1..).zip(&self.other_vcpus) {
+                let shared = Arc::clone(&self.shared);
                 let cell = Arc::clone(cell);
-                let thread = std::thread::Builder::new()
-                    .name(format!("vcpu{index}"))
-                    .spawn(move || run_vcpu(&shared, &cell))
-                    .map_err(|source| RunError::Thread {
-                        vcpu: index as u8,
-                        source,
-                    })?;
-                threads.push(thread);
+                let body = move || run_thread(&shared, &cell);
+                self.threads
+                    .push(start_thread(format!("vcpu{index}"), body)?);
             }
             Ok(())
+        });
+        self.profile = profile;
+        result
+    }
+
+    fn start_watcher(&self, signals: &TerminationSignals) -> Result<JoinHandle<()>, RunError> {
+        let signals = signals.try_clone().map_err(RunError::Wait)?;
+        let watch = Arc::clone(&self.watch);
+        let shared = Arc::clone(&self.shared);
+        let first_vcpu = self.first_vcpu.stop_handle();
+        let destination = self.policy.destination.clone();
+        let scratch = self.ram.place.directory().map(Path::to_owned);
+        let directories: Vec<PathBuf> = scratch
+            .into_iter()
+            .chain(self.policy.roots.iter().cloned())
+            .collect();
+        start_thread("watcher".to_owned(), move || {
+            // Here and only now, since the guest does not wait for it.
+            let _ = shared.host_identity.set(nvx_host::boot_identity());
+            remove_stale_files(destination.as_ref(), &directories);
+            watcher::run(&watch, &shared.gate, &*first_vcpu, &signals);
         })
     }
 
@@ -206,15 +224,25 @@ impl Vm {
                 let _ = thread.join();
             }
         }
+        self.watch.end();
+        self.shared.attention.raise();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
     }
 
     /// Stops all vCPUs with no unfinished exit, until [`Vm::resume_vcpus`].
-    pub(crate) fn stop_vcpus(&self) -> Result<(), CaptureError> {
+    pub(crate) fn stop_vcpus(&mut self) -> Result<(), CaptureError> {
         let deadline = Instant::now() + STOP_DEADLINE;
+        self.shared.gate.ask_for_stop();
         let gate = &self.shared.gate;
-        gate.ask_for_stop();
+        finish_exit(&self.shared, &mut *self.first_vcpu, gate.stop());
+        // Whoever stands here by an event of its own need not be kicked.
+        if gate.wait_for_all(self.threads.len(), Duration::ZERO) {
+            return Ok(());
+        }
         while Instant::now() < deadline {
-            for handle in &self.stop_handles {
+            for handle in &self.other_stop_handles {
                 handle.request_stop();
             }
             if gate.wait_for_all(self.threads.len(), KICK_INTERVAL) {
@@ -226,6 +254,11 @@ impl Vm {
         })
     }
 
+    /// How many vCPUs there are.
+    pub(crate) fn vcpus(&self) -> u8 {
+        1 + self.other_vcpus.len() as u8
+    }
+
     /// Lets the vCPUs run, unless a client wants them to stand still.
     pub(crate) fn resume_vcpus(&self) {
         if !self.paused {
@@ -233,64 +266,107 @@ impl Vm {
         }
     }
 
-    /// Waits for events and serves them until one of them ends the VM.
+    /// Runs the first vCPU and serves what comes up until something ends the VM.
     fn serve(
         &mut self,
         signals: &TerminationSignals,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
+        self.watch_for(signals.source())?;
+        self.watch_for(self.shared.attention.source())?;
+        self.update_sources()?;
         loop {
-            while let Some(event) = self.shared.take_event() {
-                match event {
-                    VcpuEvent::GuestExit { status } => return Ok(Outcome::GuestExit { status }),
-                    VcpuEvent::Fault(fault) => return Err(fault.into()),
-                    VcpuEvent::SnapshotRequested => {
-                        if let Served::End(outcome) = self.serve_guest_request(signals, observer) {
-                            return Ok(outcome);
-                        }
-                    }
-                }
+            if self.paused {
+                self.watch.sources.wait().map_err(RunError::Wait)?;
+            } else {
+                self.first_vcpu.clear_stop();
+                self.watch.arm();
+                // Why it was left shows in the events.
+                self.watch.in_guest.store(true, Ordering::SeqCst);
+                let _ = run_until(&self.shared, &mut *self.first_vcpu, &self.watch.host);
+                self.watch.in_guest.store(false, Ordering::SeqCst);
             }
-            if let Some(termination) = signals.take() {
-                return Ok(Outcome::Interrupted(termination));
-            }
-            if let Served::End(outcome) = control::serve(self, signals) {
+            if let Served::End(outcome) = self.look(signals, observer)? {
                 return Ok(outcome);
             }
-            self.wait(signals).map_err(RunError::Wait)?;
         }
     }
 
-    /// Waits until something happens, and takes console input if there is any.
-    fn wait(&mut self, signals: &TerminationSignals) -> std::io::Result<()> {
-        let room_bytes = self.shared.input.room_bytes();
-        let mut sources = vec![
-            (signals.source(), Interest::Readable),
-            (self.shared.attention.source(), Interest::Readable),
-        ];
-        let input = self.input.as_ref().filter(|_| room_bytes > 0);
-        sources.extend(input.map(|input| (input.source(), Interest::Readable)));
-        let with_input = input.is_some();
-        if let Some(control) = &self.control {
-            sources.extend(control.sources());
-        }
-        let ready = wait_many(&sources, None)?;
+    fn watch_for(&self, source: WaitSource<'_>) -> Result<(), RunError> {
+        let sources = &self.watch.sources;
+        let waiting = sources.watch(source, Interest::Readable);
+        waiting.map(drop).map_err(RunError::Wait)
+    }
+
+    /// Looks at everything that may have come up.
+    fn look(
+        &mut self,
+        signals: &TerminationSignals,
+        observer: &mut dyn Observer,
+    ) -> Result<Served, RunError> {
+        self.profile.flush();
         // Lowered before the events are looked at, so that none is missed.
         self.shared.attention.lower();
-        if with_input && ready.get(2).copied().unwrap_or(false) {
-            self.read_input(room_bytes);
+        while let Some(event) = self.shared.take_event() {
+            let served = match event {
+                VcpuEvent::GuestExit { status } => Served::End(Outcome::GuestExit { status }),
+                VcpuEvent::Fault(fault) => return Err(fault.into()),
+                VcpuEvent::SnapshotRequested => self.serve_guest_request(signals, observer),
+            };
+            if let Served::End(_) = served {
+                return Ok(served);
+            }
+        }
+        if let Some(termination) = signals.take() {
+            return Ok(Served::End(Outcome::Interrupted(termination)));
+        }
+        if let Served::End(outcome) = control::serve(self, signals) {
+            return Ok(Served::End(outcome));
+        }
+        self.take_input().map_err(RunError::Wait)?;
+        self.update_sources()?;
+        Ok(Served::Continue)
+    }
+
+    /// Takes console input while there is some and the guest's queue has room.
+    fn take_input(&mut self) -> std::io::Result<()> {
+        let mut buffer = [0; 4096];
+        while let Some(input) = &self.input {
+            let room_bytes = self.shared.input.room_bytes().min(buffer.len());
+            let poll = [(input.source(), Interest::Readable)];
+            if room_bytes == 0 || wait_any(poll, Some(Duration::ZERO))? == [false] {
+                break;
+            }
+            match input.read(&mut buffer[..room_bytes]) {
+                InputRead::Data(length) => self.shared.input.push(&buffer[..length]),
+                InputRead::Nothing => break,
+                InputRead::End => {
+                    self.watch.sources.forget(input.source());
+                    self.input = None;
+                }
+            }
         }
         Ok(())
     }
 
-    fn read_input(&mut self, room_bytes: usize) {
-        let mut buffer = [0; 4096];
-        let buffer = &mut buffer[..room_bytes.min(4096)];
-        let Some(input) = &self.input else { return };
-        match input.read(buffer) {
-            InputRead::Data(length) => self.shared.input.push(&buffer[..length]),
-            InputRead::Nothing => {}
-            InputRead::End => self.input = None,
+    /// Brings what is waited for up to date with what could be served.
+    fn update_sources(&mut self) -> Result<(), RunError> {
+        if let Some(input) = &self.input {
+            if self.shared.input.room_bytes() > 0 {
+                match self.watch.sources.watch(input.source(), Interest::Readable) {
+                    Ok(Waiting::Yes) => {}
+                    // Nobody tells when it is ready, because it is: it is read as there is room.
+                    Ok(Waiting::AlwaysReady) => self.shared.attention.raise(),
+                    Err(error) => return Err(RunError::Wait(error)),
+                }
+            } else {
+                // The guest tells when there is room again.
+                self.watch.sources.forget(input.source());
+            }
+        }
+        match &mut self.control {
+            Some(control) => control.watch(&self.watch.sources).map_err(RunError::Wait),
+            None => Ok(()),
         }
     }
 
@@ -333,22 +409,27 @@ impl Vm {
         self.profile.flush();
         Served::Continue
     }
-
-    fn remove_stale_files(&self) {
-        // Best effort: what cannot be removed now is tried again at the next start.
-        if let Some(destination) = &self.policy.destination {
-            let _ = nvx_host::remove_stale(destination.parent());
-        }
-        let scratch = self.ram.place.directory();
-        let roots = self.policy.roots.iter().map(PathBuf::as_path);
-        for directory in scratch.into_iter().chain(roots) {
-            remove_stale_in(directory);
-        }
-    }
 }
 
-fn remove_stale_in(directory: &Path) {
-    if let Ok(directory) = Directory::open_following(directory) {
-        let _ = nvx_host::remove_stale(&directory);
+fn start_thread(
+    name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, RunError> {
+    let builder = std::thread::Builder::new().name(name.clone());
+    builder
+        .spawn(body)
+        .map_err(|source| RunError::Thread { name, source })
+}
+
+/// Removes what dead processes left where this VM puts files. Best effort: what cannot be removed
+/// now is tried again at the next start.
+fn remove_stale_files(destination: Option<&Destination>, directories: &[PathBuf]) {
+    if let Some(destination) = destination {
+        let _ = nvx_host::remove_stale(destination.parent());
+    }
+    for directory in directories {
+        if let Ok(directory) = Directory::open_following(directory) {
+            let _ = nvx_host::remove_stale(&directory);
+        }
     }
 }

@@ -77,6 +77,16 @@ impl TerminationSignals {
         }
     }
 
+    /// A second handle to the same requests: each is taken once.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            descriptor: self.descriptor.try_clone()?,
+        })
+    }
+
     /// Takes one request that has arrived, if any. Never blocks.
     pub fn take(&self) -> Option<Termination> {
         let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];

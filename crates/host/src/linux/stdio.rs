@@ -57,7 +57,7 @@ impl ConsoleInput {
     }
 
     /// Any open descriptor.
-    fn from_descriptor(descriptor: OwnedFd) -> Self {
+    pub(super) fn from_descriptor(descriptor: OwnedFd) -> Self {
         Self { descriptor }
     }
 

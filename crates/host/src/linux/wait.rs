@@ -53,6 +53,10 @@ impl<'a> WaitSource<'a> {
     pub(super) fn of(descriptor: &'a OwnedFd) -> Self {
         Self(descriptor.as_fd())
     }
+
+    pub(super) fn descriptor(self) -> BorrowedFd<'a> {
+        self.0
+    }
 }
 
 /// What can be waited for.

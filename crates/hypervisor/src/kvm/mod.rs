@@ -14,6 +14,7 @@ mod irq_chip;
 mod machine;
 mod msrs;
 mod partition;
+pub(crate) mod probe;
 mod registers;
 mod run_area;
 mod save_restore;

@@ -32,43 +32,41 @@ fn save_msrs(vcpu: &KvmVcpu, state: &mut VcpuState) -> Result<(), StateError> {
         vcpu.kvm
             .get_msr_index_list()
             .map_err(refused("save", "MSRs", "KVM_GET_MSR_INDEX_LIST"))?;
-    let indices = list.as_slice().to_vec();
-    let entries: Vec<_> = indices.iter().map(|index| msr_entry(*index, 0)).collect();
-    let mut msrs = msr_batch(&entries)?;
-    let taken = vcpu
-        .fd
-        .get_msrs(&mut msrs)
-        .map_err(refused("save", "MSRs", "KVM_GET_MSRS"))?;
-    if let Some(index) = indices.get(taken) {
+    let listed = list.as_slice();
+    let unlisted = MTRRS.iter().filter(|index| !listed.contains(index));
+    let indices: Vec<u32> = listed.iter().chain(unlisted).copied().collect();
+    // All in one call, since each costs as much as reading one register.
+    let mut found = read_until_refusal(vcpu, &indices)?;
+    if let Some(index) = listed.get(found.len()) {
         return Err(StateError::Msr {
             operation: "save",
             index: *index,
             detail: String::new(),
         });
     }
-    state.msrs = read_mtrrs(vcpu, &indices)?;
-    state.msrs.extend(msrs.as_slice().iter().map(from_entry));
-    state.msrs.sort_by_key(|msr| restore_rank(msr.index));
+    // The kernel has promised no MTRR: one that it refuses is one that the guest does not have.
+    let mut done = found.len();
+    while done < indices.len() {
+        let further = read_until_refusal(vcpu, &indices[done + 1..])?;
+        done += 1 + further.len();
+        found.extend(further);
+    }
+    found.sort_by_key(|msr| restore_rank(msr.index));
+    state.msrs = found;
     keep_expired_deadline(state);
     Ok(())
 }
 
-/// The memory type range registers that this host knows and `listed` lacks. The kernel has not
-/// promised any of them, so one that it refuses is one that the guest does not have.
-fn read_mtrrs(vcpu: &KvmVcpu, listed: &[u32]) -> Result<Vec<Msr>, StateError> {
-    let unlisted = MTRRS.iter().filter(|index| !listed.contains(index));
-    let mut entries: Vec<_> = unlisted.map(|index| msr_entry(*index, 0)).collect();
-    let mut found = Vec::new();
-    while !entries.is_empty() {
-        let mut msrs = msr_batch(&entries)?;
-        let taken = vcpu
-            .fd
-            .get_msrs(&mut msrs)
-            .map_err(refused("save", "MSRs", "KVM_GET_MSRS"))?;
-        found.extend(msrs.as_slice().iter().take(taken).map(from_entry));
-        entries.drain(..entries.len().min(taken + 1));
-    }
-    Ok(found)
+/// Reads registers in order up to the first that the kernel refuses.
+fn read_until_refusal(vcpu: &KvmVcpu, indices: &[u32]) -> Result<Vec<Msr>, StateError> {
+    let entries: Vec<_> = indices.iter().map(|index| msr_entry(*index, 0)).collect();
+    let mut msrs = msr_batch(&entries)?;
+    let taken = vcpu
+        .fd
+        .get_msrs(&mut msrs)
+        .map_err(refused("save", "MSRs", "KVM_GET_MSRS"))?;
+    let taken = msrs.as_slice().iter().take(taken);
+    Ok(taken.map(from_entry).collect())
 }
 
 fn from_entry(entry: &kvm_msr_entry) -> Msr {

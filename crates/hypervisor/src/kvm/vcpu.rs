@@ -132,6 +132,10 @@ impl Vcpu for KvmVcpu {
         Arc::clone(&self.stop) as Arc<dyn StopHandle>
     }
 
+    fn hold(&mut self) {
+        self.area.set_immediate_exit(true);
+    }
+
     fn clear_stop(&mut self) {
         self.area.set_immediate_exit(false);
     }

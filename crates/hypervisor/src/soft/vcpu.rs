@@ -286,6 +286,10 @@ impl Vcpu for SoftVcpu {
         Arc::clone(&self.stop) as Arc<dyn StopHandle>
     }
 
+    fn hold(&mut self) {
+        self.stop_handle().request_stop();
+    }
+
     fn clear_stop(&mut self) {
         self.stop.clear();
     }

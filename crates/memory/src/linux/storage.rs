@@ -150,6 +150,12 @@ pub(crate) fn data_extents(file: &File, length_bytes: u64) -> io::Result<Option<
     Ok(Some(extents))
 }
 
+/// Allocates all blocks of a file and gives it that length, without writing them. By `fallocate`
+/// itself: the C library's `posix_fallocate` writes a byte to each page where the file system lacks it.
+pub(crate) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
+    retry(|| fallocate(file, FallocateFlags::empty(), 0, size_bytes).map_err(io::Error::from))
+}
+
 /// Frees a part of a file; it reads as zeros afterwards and the length stays.
 pub(crate) fn punch_hole(file: &File, offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

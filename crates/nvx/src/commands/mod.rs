@@ -1,7 +1,10 @@
 //! One module per command.
 
+mod bench;
 mod ctl;
 mod demo;
+mod doctor;
+mod generate;
 mod guest;
 mod inspect;
 mod restore;
@@ -25,5 +28,9 @@ pub fn run(cli: Cli, profile: Profile) -> Result<ExitCode, Failure> {
         Command::Ctl(args) => ctl::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Guest(args) => guest::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
     }
 }

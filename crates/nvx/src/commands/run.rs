@@ -29,12 +29,11 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         .check(low_ram_bytes)
         .context("--probe")
         .map_err(Failure::monitor)?;
-    let image = nvx_probe_guest::image().map_err(Failure::monitor)?;
     let scratch_root = scratch.clone();
     let request = BootRequest {
         layout,
         vcpus,
-        image,
+        image: nvx_probe_guest::prebuilt().into(),
         command_line: probe.command_line(),
         ram: RamRequest { scratch },
         options: session::vm_options(capture, scratch_root.as_deref()).map_err(Failure::monitor)?,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, TerminationSignals};
+use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, Directory, TerminationSignals};
 use nvx_hypervisor::{BackendChoice, Hypervisor, OpenError, open_backend};
 use nvx_snapshot::{Destination, parent_of};
 use nvx_vmm::{
@@ -100,7 +100,10 @@ fn canonical(roots: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     roots
         .iter()
         .map(|root| {
-            std::fs::canonicalize(root).with_context(|| format!("snapshot root {}", root.display()))
+            let of = || format!("snapshot root {}", root.display());
+            // Says what is there instead, if it is no directory.
+            Directory::open_following(root).with_context(of)?;
+            std::fs::canonicalize(root).with_context(of)
         })
         .collect()
 }

@@ -1,6 +1,9 @@
 //! What the tests of the built binary share: a process under observation, guests' answers, and
 //! what a snapshot on disk holds.
 //!
+//! Each suite of tests in `suites/` is included by two test files: `native_<suite>.rs` runs it on
+//! KVM, `<suite>_soft.rs` on the back end that every machine has ([`BACKEND`]).
+//!
 //! A test begins with [`begin`], which gives it a directory of its own or says why it cannot run
 //! here. A [`Process`] is the binary with its console on a pipe and both outputs in files, so that a
 //! test may look at either while the process runs; every wait has a limit, and dropping it ends it.
@@ -15,24 +18,54 @@
 
 pub mod mounts;
 pub mod process;
+pub mod vm;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use nvx_hypervisor::soft;
 use nvx_probe_guest::{PAGE_BYTES, ProbeParams, SECTOR_BYTES, Span, checksum, word};
 use nvx_snapshot::{MANIFEST_FILE, MEMORY_FILE, Manifest, STATE_FILE};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use process::{Finished, Process, arguments, run, start, talk};
+#[allow(unused_imports, reason = "each test file uses a part")]
+pub use process::{Finished, Process, arguments, nvx, run, start, talk};
 
 pub const MIB: u64 = 1 << 20;
 
-/// The test's own directory; `None`, with the reason told, where there is no usable /dev/kvm.
+/// What carries out the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Kvm,
+    Soft,
+}
+
+impl Backend {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Soft => soft::NAME,
+        }
+    }
+}
+
+/// The back end of this test file: KVM if the file's name begins with `native_`, as it does for
+/// every test that needs `/dev/kvm`.
+pub const BACKEND: Backend = match env!("CARGO_CRATE_NAME").as_bytes() {
+    [b'n', b'a', b't', b'i', b'v', b'e', b'_', ..] => Backend::Kvm,
+    _ => Backend::Soft,
+};
+
+/// The test's own directory; `None`, with the reason told, where it needs a /dev/kvm that cannot be
+/// used.
 pub fn begin(test: &str) -> Option<TempDir> {
-    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+    if BACKEND == Backend::Kvm
+        && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm")
+    {
         skip(test, &format!("/dev/kvm cannot be opened: {error}"));
         return None;
     }
@@ -95,6 +128,15 @@ pub fn manifest(snapshot: &Path) -> Manifest {
     Manifest::decode(&std::fs::read(snapshot.join(MANIFEST_FILE)).unwrap()).unwrap()
 }
 
+/// The 32-bit word at `address` in a snapshot's memory.
+pub fn memory_word(snapshot: &Path, address: u32) -> u32 {
+    let mut word = [0; 4];
+    File::open(snapshot.join(MEMORY_FILE))
+        .and_then(|file| file.read_exact_at(&mut word, u64::from(address)))
+        .unwrap();
+    u32::from_le_bytes(word)
+}
+
 /// What `nvx inspect --json` says of a snapshot.
 pub fn inspect(snapshot: &Path) -> Value {
     let done = run(&arguments(["inspect", "--json"], [snapshot])).expect_code(0);
@@ -120,7 +162,17 @@ impl Probe {
     pub fn run(self, rest: &[&str]) -> Vec<std::ffi::OsString> {
         let memory = self.memory_bytes.to_string();
         let probe = self.params.to_string();
-        let mut all = arguments(["run", "--memory", &memory, "--probe", &probe], []);
+        let backend = BACKEND.name();
+        let words = [
+            "run",
+            "--backend",
+            backend,
+            "--memory",
+            &memory,
+            "--probe",
+            &probe,
+        ];
+        let mut all = arguments(words, []);
         all.extend(rest.iter().map(Into::into));
         all
     }
@@ -180,7 +232,7 @@ pub fn value<'a>(line: &'a str, name: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no {key} in {line:?}"))
 }
 
-/// `restore SNAPSHOT`, followed by `rest`.
+/// `restore SNAPSHOT`, followed by `rest`; the back end is that of the snapshot.
 pub fn restore(snapshot: &Path, rest: &[&str]) -> Vec<std::ffi::OsString> {
     let mut all = arguments(["restore"], [snapshot]);
     all.extend(rest.iter().map(Into::into));

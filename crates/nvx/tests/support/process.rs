@@ -28,17 +28,22 @@ pub fn arguments<'a>(
     words.chain(paths.into_iter().map(Into::into)).collect()
 }
 
-/// Starts the binary with its console on a pipe.
-pub fn start(arguments: &[OsString]) -> Process {
+/// The binary with these arguments, its standard input a pipe.
+pub fn nvx(arguments: &[OsString]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvx"));
     command.args(arguments).stdin(Stdio::piped());
-    Process::spawn(command)
+    command
+}
+
+/// Starts the binary with its console on a pipe.
+pub fn start(arguments: &[OsString]) -> Process {
+    Process::spawn(nvx(arguments))
 }
 
 /// Runs the binary without input to its end.
 pub fn run(arguments: &[OsString]) -> Finished {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nvx"));
-    command.args(arguments).stdin(Stdio::null());
+    let mut command = nvx(arguments);
+    command.stdin(Stdio::null());
     Process::spawn(command).end()
 }
 
@@ -64,6 +69,15 @@ impl Finished {
     pub fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
         self
+    }
+
+    /// The monitor's messages but the one in which the back end says what it is.
+    pub fn events(&self) -> String {
+        let is_event = |line: &&str| !line.starts_with("nvx: back end ");
+        self.messages
+            .split_inclusive('\n')
+            .filter(is_event)
+            .collect()
     }
 
     /// Asserts that a message has `part` in it.
@@ -172,6 +186,17 @@ impl Process {
     pub fn ask(&mut self, line: &str, marker: &str) -> String {
         self.send(&format!("{line}\n"));
         self.line(marker)
+    }
+
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asserts that the process has not ended.
+    pub fn assert_alive(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {:?}", self.messages());
     }
 
     /// Waits for a message with `part` in it.

@@ -32,6 +32,10 @@ pub(crate) struct Shift {
     pub(crate) sigma: f64,
     /// What it had to exceed.
     pub(crate) limit: f64,
+    /// One metric's newest value as it was expected.
+    pub(crate) expected: Option<f64>,
+    /// It came together with another kind of host.
+    pub(crate) host_changed: bool,
 }
 
 impl Shift {
@@ -48,9 +52,16 @@ impl Shift {
 pub(crate) struct Suspicion {
     /// The metric; `None`: what all share.
     pub(crate) metric: Option<usize>,
+    /// What all metrics of one unit share.
+    pub(crate) unit: Option<String>,
+    /// How much, as a logarithm.
     pub(crate) size: f64,
+    /// Noise of one point.
     pub(crate) sigma: f64,
+    /// What it had to exceed.
     pub(crate) limit: f64,
+    /// The metric's value as it was expected.
+    pub(crate) expected: Option<f64>,
 }
 
 /// What one commit brought.
@@ -60,6 +71,8 @@ pub(crate) struct Judgement {
     pub(crate) suspicions: Vec<Suspicion>,
     /// The factor lies at a level that the history knows, other than the present one.
     pub(crate) flip: bool,
+    /// The newest factor above its level.
+    pub(crate) factor_above_level: f64,
 }
 
 /// The whole state: cheap to copy, so that a what-if can start from any commit.
@@ -120,24 +133,6 @@ impl<'a> Judge<'a> {
         self.judge_units(at, &mut judgement);
         self.judge_factor(at, &mut judgement);
         self.judge_metrics(at, &mut judgement);
-            let mut z: Vec<(f64, f64, &str)> = (0..self.series.len())
-                .filter_map(|i| {
-                    self.model
-                        .reading(i, self.rule)
-                        .map(|r| (r.newest / r.sigma, r.newest, self.series[i].name.as_str()))
-                })
-                .collect();
-            z.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
-            eprintln!(
-                "Z {at} f={:.3} {}",
-                self.model.columns.back().unwrap().factor,
-                z.iter()
-                    .take(9)
-                    .map(|(z, r, n)| format!("{n}:{z:.1}/{:.0}%", r * 100.0))
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            );
-        }
         judgement
     }
 
@@ -153,6 +148,18 @@ impl<'a> Judge<'a> {
             let limit =
                 (self.rule.common_sigmas * reading.sigma.hypot(error)).max(self.rule.common_floor);
             if reading.shift.abs() <= limit {
+                let limit = (self.rule.suspect_sigmas * reading.sigma.hypot(error))
+                    .max(self.rule.suspect_floor);
+                if reading.newest > limit {
+                    judgement.suspicions.push(Suspicion {
+                        metric: None,
+                        unit: Some(unit),
+                        size: reading.newest,
+                        sigma: reading.sigma,
+                        limit,
+                        expected: None,
+                    });
+                }
                 continue;
             }
             let begin = start_of_shift(&values, start, reading.shift);
@@ -162,6 +169,7 @@ impl<'a> Judge<'a> {
                     self.model.realign(index, begin, reading.shift);
                 }
             }
+            let host_changed = self.model.host_changed(start, begin);
             self.model.fit(self.series, &self.rule);
             self.units[place].start = begin;
             judgement.shifts.push(Shift {
@@ -175,6 +183,8 @@ impl<'a> Judge<'a> {
                 size: reading.shift,
                 sigma: reading.sigma,
                 limit,
+                expected: None,
+                host_changed,
             });
         }
     }
@@ -239,7 +249,7 @@ impl<'a> Judge<'a> {
 
     /// A shared series' newest points against its level.
     fn read_shared(&self, values: &[(usize, f64)], start: usize) -> Option<Reading> {
-        let rule = self.rule.clone();
+        let rule = self.rule;
         let held: Vec<f64> = values
             .iter()
             .filter(|(at, _)| *at >= start)
@@ -255,7 +265,6 @@ impl<'a> Judge<'a> {
         let shift = median_in_place(&mut held[tested..].to_vec()) - level;
         Some(Reading {
             level,
-            level_points: tested - first,
             newest: held[held.len() - 1] - level,
             shift,
             least: least_shifted(&held[tested..], level, shift),
@@ -266,7 +275,7 @@ impl<'a> Judge<'a> {
     }
 
     fn judge_factor(&mut self, at: usize, judgement: &mut Judgement) {
-        let rule = self.rule.clone();
+        let rule = self.rule;
         let values: Vec<(usize, f64)> = self
             .model
             .columns
@@ -277,6 +286,7 @@ impl<'a> Judge<'a> {
             return;
         };
         let limit = (rule.common_sigmas * reading.sigma).max(rule.common_floor);
+        judgement.factor_above_level = reading.newest;
         judgement.flip = self.is_known(&values, reading.level + reading.newest, reading.newest)
             && reading.newest.abs() > rule.common_floor;
         if reading.shift.abs() > limit
@@ -284,6 +294,7 @@ impl<'a> Judge<'a> {
         {
             let begin = start_of_shift(&values, self.factor_start, reading.shift);
             let members = self.members(begin, reading.shift, None);
+            let host_changed = self.model.host_changed(self.factor_start, begin);
             self.factor_start = begin;
             judgement.shifts.push(Shift {
                 scope: Scope::Common {
@@ -296,6 +307,8 @@ impl<'a> Judge<'a> {
                 size: reading.shift,
                 sigma: reading.sigma,
                 limit,
+                expected: None,
+                host_changed,
             });
             return;
         }
@@ -305,9 +318,11 @@ impl<'a> Judge<'a> {
         {
             judgement.suspicions.push(Suspicion {
                 metric: None,
+                unit: None,
                 size: reading.newest,
                 sigma: reading.sigma,
                 limit,
+                expected: None,
             });
         }
     }
@@ -358,40 +373,46 @@ impl<'a> Judge<'a> {
     }
 
     fn judge_metrics(&mut self, at: usize, judgement: &mut Judgement) {
-        let rule = self.rule.clone();
+        let rule = self.rule;
         let mut moved = false;
         for index in 0..self.series.len() {
             let Some(reading) = self.model.reading(index, &rule) else {
                 continue;
             };
+            let newest = self.model.columns.back().map(|column| column.values[index]);
+            let expected = newest.map(|newest| newest - reading.newest);
             let sigma = reading.sigma.hypot(reading.shift_loading_error);
             let limit = (rule.shift_sigmas * sigma).max(rule.shift_floor);
-            if reading.shift.abs() > limit
-                && reading.least * reading.shift.signum() > rule.least_part * limit
-            {
-                let values = self.residuals(index);
-                let begin =
-                    start_of_shift(&values, self.model.tracks[index].level_start, reading.shift);
+            let all_moved = reading.least * reading.shift.signum() > rule.least_part * limit;
+            // What the newest point does beyond a shift that is called is another matter.
+            let mut newest_above = reading.newest;
+            if reading.shift.abs() > limit && all_moved {
+                newest_above -= reading.shift.max(0.0);
+                let level_start = self.model.tracks[index].level_start;
+                let begin = start_of_shift(&self.residuals(index), level_start, reading.shift);
                 judgement.shifts.push(Shift {
                     scope: Scope::Metric(index),
                     start: begin,
                     called: at,
                     size: reading.shift,
-                    sigma: reading.sigma,
+                    sigma,
                     limit,
+                    expected,
+                    host_changed: self.model.host_changed(level_start, begin),
                 });
                 self.model.realign(index, begin, reading.shift);
                 moved = true;
-                continue;
             }
             let sigma = reading.sigma.hypot(reading.newest_loading_error);
             let limit = (rule.suspect_sigmas * sigma).max(rule.suspect_floor);
-            if reading.newest > limit {
+            if newest_above > limit {
                 judgement.suspicions.push(Suspicion {
                     metric: Some(index),
-                    size: reading.newest,
-                    sigma: reading.sigma,
+                    unit: None,
+                    size: newest_above,
+                    sigma,
                     limit,
+                    expected: expected.map(|level| level + reading.newest - newest_above),
                 });
             }
         }

@@ -63,8 +63,6 @@ pub(crate) struct Track {
 pub(crate) struct Reading {
     /// The median of the level's points, without the factor's part.
     pub(crate) level: f64,
-    /// Points that the level rests on.
-    pub(crate) level_points: usize,
     /// The newest residual above the level.
     pub(crate) newest: f64,
     /// The median of the newest points above the level.
@@ -166,10 +164,8 @@ impl Model {
 
     /// Learns factors, loadings, bases and noise from the commits that are held.
     pub(crate) fn fit(&mut self, series: &[Series], rule: &Rule) {
-        for _ in 0..2 {
-            self.fit_factors(series, rule);
-            self.fit_tracks(series, rule);
-        }
+        self.fit_factors(series, rule);
+        self.fit_tracks(series, rule);
         self.fit_factors(series, rule);
     }
 
@@ -211,7 +207,9 @@ impl Model {
             }
             residuals.clear();
             residuals.extend(
-                points.iter().map(|(factor, value)| value - track.base - track.loading * factor),
+                points
+                    .iter()
+                    .map(|(factor, value)| value - track.base - track.loading * factor),
             );
             track.sigma = noise(&residuals, &mut scratch, rule);
         }
@@ -252,7 +250,6 @@ impl Model {
         let error = |factor: f64| (factor - factor_level).abs() * deviation;
         Some(Reading {
             level,
-            level_points: tested - first,
             newest: residuals[last] - level,
             newest_loading_error: error(factors[last]),
             shift_loading_error: error(median_in_place(&mut factors[tested..].to_vec())),
@@ -269,10 +266,30 @@ impl Model {
             return false;
         };
         let same = |column: &&Column| column.host == Some(newest);
-        let level =
-            || self.columns.iter().take(tested).filter(|column| column.at >= level_start);
+        let level = || {
+            self.columns
+                .iter()
+                .take(tested)
+                .filter(|column| column.at >= level_start)
+        };
         self.columns.iter().skip(tested).all(|column| same(&column))
             && 2 * level().filter(same).count() > level().count()
+    }
+
+    /// Whether every commit from `begin` on was measured on a known host that none before it, since the
+    /// level's start, was measured on.
+    pub(crate) fn host_changed(&self, level_start: usize, begin: usize) -> bool {
+        let hosts = |new: bool| {
+            self.columns
+                .iter()
+                .filter(move |column| column.at >= level_start && (column.at >= begin) == new)
+                .map(|column| column.host)
+        };
+        let Some(newest) = self.columns.back().and_then(|column| column.host) else {
+            return false;
+        };
+        hosts(true).all(|host| host == Some(newest))
+            && hosts(false).all(|host| host.is_some_and(|host| host != newest))
     }
 
     /// Brings the older values of a metric to its new level, which starts at a commit.
@@ -346,11 +363,7 @@ fn fit_line(points: &[(f64, f64)], track: &mut Track, rule: &Rule) {
 
 /// The noise of residuals in the order of time: the largest of three spreads, of which the last is
 /// capped.
-pub(crate) fn noise(
-    residuals: &[f64],
-    scratch: &mut Vec<f64>,
-    rule: &Rule,
-) -> f64 {
+pub(crate) fn noise(residuals: &[f64], scratch: &mut Vec<f64>, rule: &Rule) -> f64 {
     scratch.clear();
     scratch.extend(residuals.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
     let successive = median_in_place(scratch) / 0.954;

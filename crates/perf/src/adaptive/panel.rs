@@ -78,10 +78,13 @@ impl Panel {
 }
 
 fn kind_of<'a>(fingerprint: &'a str, kinds: &mut Vec<&'a str>) -> usize {
-    kinds.iter().position(|kind| *kind == fingerprint).unwrap_or_else(|| {
-        kinds.push(fingerprint);
-        kinds.len() - 1
-    })
+    kinds
+        .iter()
+        .position(|kind| *kind == fingerprint)
+        .unwrap_or_else(|| {
+            kinds.push(fingerprint);
+            kinds.len() - 1
+        })
 }
 
 /// The logarithm of a value, turned so that more is worse.

@@ -4,7 +4,7 @@
 use super::robust::{median_of_three_tail, student5_tail};
 
 /// What the adaptive rules are made of. Sizes are natural logarithms of ratios: 0.07 is 7 %.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
     /// Rows that a metric must have before its first judgement.
     pub minimum_history: usize,
@@ -89,14 +89,14 @@ impl Rule {
     /// noise alone is not larger than in a family of [`Rule::family`].
     pub(crate) fn for_family(&self, metrics: usize) -> Self {
         if metrics <= self.family {
-            return self.clone();
+            return *self;
         }
         let part = self.family as f64 / metrics as f64;
         let of_three = |sigmas| median_of_three_tail(student5_tail(sigmas));
         Self {
             shift_sigmas: sigmas_at(of_three, part * of_three(self.shift_sigmas)),
             suspect_sigmas: sigmas_at(student5_tail, part * student5_tail(self.suspect_sigmas)),
-            ..self.clone()
+            ..*self
         }
     }
 
@@ -140,6 +140,10 @@ mod tests {
         assert!(hundred.shift_sigmas > rule.shift_sigmas);
         assert!(thousand.shift_sigmas > hundred.shift_sigmas);
         assert!(thousand.shift_sigmas < 5.0, "{}", thousand.shift_sigmas);
-        assert!(thousand.suspect_sigmas < 12.0, "{}", thousand.suspect_sigmas);
+        assert!(
+            thousand.suspect_sigmas < 12.0,
+            "{}",
+            thousand.suspect_sigmas
+        );
     }
 }

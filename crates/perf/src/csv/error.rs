@@ -60,7 +60,7 @@ pub enum HistoryError {
         /// The column.
         column: Column,
         /// The broken rule.
-        problem: Problem,
+        problem: Box<Problem>,
     },
 }
 

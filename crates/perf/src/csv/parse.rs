@@ -37,7 +37,7 @@ pub(super) fn parse(path: &Path, content: &[u8], rule: NameRule) -> Result<Histo
         path: path.to_owned(),
         line,
         column,
-        problem,
+        problem: Box::new(problem),
     };
     let text = check_text(content).map_err(|(line, fault)| at(line, fault))?;
     let mut lines = text.split_terminator('\n');

@@ -114,7 +114,7 @@ fn the_whole_file_must_be_plain_text() {
             ":3: column 8: the last line has no line feed",
         ),
         (
-            good()[..good().len() - 12].as_bytes().to_vec(),
+            good().as_bytes()[..good().len() - 12].to_vec(),
             ":3: column 5: the last line",
         ),
         (
@@ -130,7 +130,7 @@ fn the_whole_file_must_be_plain_text() {
             ":1: column 8: the header is",
         ),
         (
-            good()[HEADER.len() + 1..].as_bytes().to_vec(),
+            good().as_bytes()[HEADER.len() + 1..].to_vec(),
             ":1: column 1: the header is",
         ),
     ] {

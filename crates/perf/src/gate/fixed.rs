@@ -74,7 +74,9 @@ pub(crate) fn judge_value(
     p50: f64,
     before: &[f64],
 ) -> FixedFinding {
-    let window = before.get(before.len().saturating_sub(rule.window)..).unwrap_or_default();
+    let window = before
+        .get(before.len().saturating_sub(rule.window)..)
+        .unwrap_or_default();
     let baseline = median(window);
     let worse_percent = baseline.map(|level| metric.direction.worse_percent(level, p50));
     let verdict = match (baseline, worse_percent) {

@@ -223,3 +223,33 @@ fn what_a_crash_leaves_disturbs_nobody() {
     persist(&place.request(rows)).expect("appended");
     assert_eq!(place.history().lines().count(), 3);
 }
+
+#[test]
+fn hosts_beside_the_rows_go_beside_the_history() {
+    let place = Place::new();
+    let rows = place.write("rows.csv", &[('a', "cold", "1")]);
+    let line = |fingerprint: &str| {
+        format!(
+            "{{\"commit\":\"{}\",\"fingerprint\":\"{fingerprint}\"}}\n",
+            "a".repeat(40)
+        )
+    };
+    fs::write(Hosts::path_beside(&rows), line("blue")).expect("written");
+    let result = persist(&place.request(rows.clone())).expect("persisted");
+    assert_eq!(result.hosts, ["a".repeat(40)]);
+    let beside = Hosts::path_beside(&place.directory.path().join(NAME));
+    assert_eq!(fs::read_to_string(&beside).expect("read"), line("blue"));
+    // An accepted run's host stays what it was.
+    fs::write(Hosts::path_beside(&rows), line("green")).expect("written");
+    assert!(
+        !persist(&place.request(rows.clone()))
+            .expect("a no-op")
+            .changed()
+    );
+    assert_eq!(fs::read_to_string(&beside).expect("read"), line("blue"));
+    fs::write(Hosts::path_beside(&rows), "{}\n").expect("written");
+    assert!(matches!(
+        persist(&place.request(rows)),
+        Err(PersistError::Hosts(_))
+    ));
+}

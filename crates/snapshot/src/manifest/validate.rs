@@ -65,7 +65,11 @@ impl Manifest {
 }
 
 fn check_cpu(cpu: &Cpu) -> Checked {
-    let Cpu { vendor, features } = cpu;
+    let Cpu {
+        vendor,
+        features,
+        captured_on: _,
+    } = cpu;
     label("cpu.vendor", vendor)?;
     count("cpu.features", features.len(), 0, MAX_FEATURE_WORDS)?;
     for (index, word) in features.iter().enumerate() {

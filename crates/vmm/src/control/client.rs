@@ -18,6 +18,14 @@ pub enum ClientError {
     /// What came is no response of this version.
     #[error("the VM's answer cannot be read")]
     Malformed(#[source] serde_json::Error),
+    /// The VM speaks another version.
+    #[error(
+        "the VM answers in version {version} of the protocol, this is version {CONTROL_VERSION}"
+    )]
+    Version {
+        /// The version.
+        version: u32,
+    },
     /// The answer is longer than any answer is.
     #[error("the VM's answer is longer than {MAX_LINE_BYTES} bytes")]
     TooLong,
@@ -53,13 +61,19 @@ impl Client {
         line.push(b'\n');
         let mut sent = 0;
         while sent < line.len() {
-            sent += self
-                .stream
-                .write(&line[sent..])
-                .ok_or(ClientError::NoAnswer)?;
+            match self.stream.write(&line[sent..]) {
+                Some(length) => sent += length,
+                // A VM that takes no request may have said why before it hung up.
+                None => break,
+            }
         }
         let answer = self.read_line()?;
         let response: Response = serde_json::from_slice(&answer).map_err(ClientError::Malformed)?;
+        if response.version != CONTROL_VERSION {
+            return Err(ClientError::Version {
+                version: response.version,
+            });
+        }
         Ok(response.result)
     }
 

@@ -62,7 +62,7 @@ fn status(vm: &Vm) -> Status {
         state: if vm.paused { "paused" } else { "running" }.to_owned(),
         pid: std::process::id(),
         backend: vm.backend.name().to_owned(),
-        vcpus: vm.cells.len() as u8,
+        vcpus: vm.vcpus(),
         memory_bytes: vm.ram.memory.layout().total_bytes(),
         ram: vm.ram.place.name().to_owned(),
         captures: vm.captures,
@@ -100,6 +100,9 @@ fn capture(
         Ok(captured) => {
             let info = captured_info(&captured, continue_after);
             let served = if continue_after {
+                // A guest that asked meanwhile has its answer: there is a snapshot, and this is
+                // its source.
+                vm.shared.take_snapshot_requests();
                 vm.shared
                     .ports()
                     .set_snapshot_outcome(nvx_devices::Outcome::Source);
@@ -131,8 +134,16 @@ fn capture(
 fn declare_below_roots(vm: &Vm, path: &Path) -> Result<Destination, ResponseResult> {
     let roots = &vm.policy.roots;
     // Canonical, so that neither `..` nor a symbolic link leads out of a root.
-    let below_a_root = std::fs::canonicalize(parent_of(path))
+    let parent = std::fs::canonicalize(parent_of(path));
+    let below_a_root = parent
+        .as_ref()
         .is_ok_and(|parent| roots.iter().any(|root| parent.starts_with(root)));
+    if parent.is_err()
+        && let Err(error) = Destination::declare(path)
+    {
+        // Says what is wrong with the parent, which is more than that it is outside.
+        return Err(failure(ErrorCode::CaptureFailed, &error));
+    }
     if !below_a_root {
         let known: Vec<String> = roots
             .iter()

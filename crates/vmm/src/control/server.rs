@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nvx_host::{ControlListener, ControlStream, Interest, StreamRead, WaitSource, Waitable as _};
+use nvx_host::{ControlListener, ControlStream, Interest, StreamRead, WaitSet, Waitable as _};
 
 use super::protocol::{Command, ErrorCode, MAX_LINE_BYTES, Response, parse_request, response_line};
 
@@ -52,25 +52,31 @@ impl ControlServer {
         }
     }
 
-    /// What to wait for.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (WaitSource<'_>, Interest)> {
-        let listener = (self.listener.source(), Interest::Readable);
-        let clients = self.clients.iter().map(|client| {
+    /// Brings what `sources` waits for up to date with what could be done.
+    pub(crate) fn watch(&self, sources: &WaitSet) -> std::io::Result<()> {
+        sources.watch(self.listener.source(), Interest::Readable)?;
+        for client in &self.clients {
             let interest = if client.unsent.is_empty() {
                 Interest::Readable
             } else {
                 Interest::Writable
             };
-            (client.stream.source(), interest)
-        });
-        std::iter::once(listener).chain(clients)
+            sources.watch(client.stream.source(), interest)?;
+        }
+        Ok(())
     }
 
     /// Does what can be done without waiting: accepts, reads, writes.
     pub(crate) fn progress(&mut self) {
+        // Before anybody new is let in: who has left gives a place free.
+        self.serve_clients();
         while let Some(stream) = self.listener.accept() {
             self.admit(stream);
         }
+        self.serve_clients();
+    }
+
+    fn serve_clients(&mut self) {
         for client in &mut self.clients {
             client.send();
             if client.unsent.is_empty() && !client.ending {
@@ -316,8 +322,13 @@ mod tests {
         };
         assert_eq!(code, ErrorCode::Busy);
         drop(clients);
+        // Their places are free for the next one at once.
+        let mut next = rig.connect();
+        next.write_all(PAUSE).expect("a reader");
         rig.server.progress();
-        assert!(rig.server.clients.is_empty());
+        rig.answer_all();
+        assert_eq!(read_line(&next).result, ResponseResult::Done {});
+        assert_eq!(rig.server.clients.len(), 1);
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! Emptying a file's page cache, and making sure that it is empty.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+
+use rustix::fs::{Advice, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+const PAGE_BYTES: u64 = 4096;
+/// A file with writes on the way cannot be dropped; they are over soon.
+const MAX_ATTEMPTS: u32 = 20;
+
+/// Why a file's page cache is not known to be empty.
+#[derive(Debug, thiserror::Error)]
+pub enum PageCacheError {
+    /// A call failed.
+    #[error("cannot {what} the snapshot's memory")]
+    System {
+        /// What was being done, as a verb.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file system cannot tell whether a page is cached.
+    #[error("the scratch directory's file system cannot tell what is in the page cache")]
+    CannotTell,
+    /// Pages stay.
+    #[error("{pages} pages of the snapshot's memory stay in the page cache")]
+    NotCold {
+        /// How many.
+        pages: u64,
+    },
+}
+
+/// Drops a file from the page cache and checks that no page of it is left.
+///
+/// # Errors
+/// It cannot be written back, or pages stay, or it cannot be told.
+pub fn make_cold(file: &File) -> Result<(), PageCacheError> {
+    let system = |what| move |source| PageCacheError::System { what, source };
+    file.sync_all().map_err(system("write back"))?;
+    let mut pages = 0;
+    for _ in 0..MAX_ATTEMPTS {
+        fadvise(file, 0, None, Advice::DontNeed)
+            .map_err(|errno| system("drop from the page cache")(errno.into()))?;
+        pages = cached_pages(file)?;
+        if pages == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Err(PageCacheError::NotCold { pages })
+}
+
+/// How many pages of a file are in the page cache.
+///
+/// One byte of each page is read without waiting, which succeeds exactly for cached pages and, unlike a
+/// reading that may wait, brings in none.
+///
+/// # Errors
+/// The file cannot be read, or the file system cannot tell.
+pub fn cached_pages(file: &File) -> Result<u64, PageCacheError> {
+    let system = |source| PageCacheError::System { what: "read", source };
+    let length = file.metadata().map_err(system)?.len();
+    let mut cached = 0;
+    for offset in (0..length).step_by(PAGE_BYTES as usize) {
+        let mut byte = [0];
+        let mut slices = [IoSliceMut::new(&mut byte)];
+        match preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(_) => cached += 1,
+            Err(Errno::AGAIN) => {}
+            Err(Errno::OPNOTSUPP) => return Err(PageCacheError::CannotTell),
+            Err(errno) => return Err(system(errno.into())),
+        }
+    }
+    Ok(cached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Seek as _, Write as _};
+
+    #[test]
+    fn a_file_on_a_disk_becomes_cold_and_warm_again() {
+        let mut file = tempfile::tempfile_in(".").expect("a file");
+        if nvx_host::FileSystem::of(&file).is_ok_and(nvx_host::FileSystem::is_memory) {
+            println!("skipped: the working directory is in memory");
+            return;
+        }
+        file.write_all(&vec![7; 64 * 4096]).expect("space");
+        match make_cold(&file) {
+            Ok(()) => {}
+            Err(PageCacheError::CannotTell) => {
+                println!("skipped: the file system cannot tell");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(cached_pages(&file).expect("told"), 0);
+        file.rewind().expect("a file");
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).expect("a file");
+        assert_eq!(cached_pages(&file).expect("told"), 64);
+    }
+}

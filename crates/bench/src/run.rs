@@ -1,0 +1,510 @@
+//! A lifecycle run: every suite's samples, one after the other, into one result.
+//!
+//! Suites follow one another (cold starts, captures, restores of the last measured snapshot), each after
+//! its own warm-ups. After every sample the result is handed out, so that a run which is interrupted
+//! leaves one that says so and can go on.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use nvx_probe_guest::image;
+
+use crate::host::{ExecutionFacts, HostFingerprint};
+use crate::lifecycle::{LifecycleError, LifecycleRequest};
+use crate::page_cache::{PageCacheError, make_cold};
+use crate::result::{
+    BuildIdentity, CAPTURE_TIMING, CaptureResult, Controls, LIFECYCLE_SCHEMA,
+    LIFECYCLE_SCHEMA_VERSION, LIFECYCLE_SUITE, LifecycleResult, RestoreCell, StartResult,
+    TEARDOWN_TIMEOUT_SECONDS,
+};
+use crate::sampling::{READY_MARKER, RESTORED_MARKER, Sampler};
+use crate::storage::StorageWatch;
+use crate::timestamp::iso_8601;
+use crate::work_dir::WorkDir;
+
+/// Version of the microVM ABI that the built-in guest and its ports make up.
+pub const MICROVM_ABI_VERSION: u32 = 2;
+/// Name of a snapshot's memory file.
+const MEMORY_FILE: &str = "memory.bin";
+
+/// State of the page cache at a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheState {
+    /// The snapshot's memory is cached.
+    Warm,
+    /// It is not, which is checked before every sample.
+    Cold,
+}
+
+impl CacheState {
+    /// The word in a result.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+/// What a run consists of.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    /// The build and its guest. `scratch` must be set.
+    pub request: LifecycleRequest,
+    /// Samples of each suite that are thrown away first.
+    pub warmups: u32,
+    /// Samples of each suite that count.
+    pub runs: u32,
+    /// Restores of further sizes, in bytes, each in each of `matrix_caches`.
+    pub matrix_memories_bytes: Vec<u64>,
+    /// Page-cache states of those restores.
+    pub matrix_caches: Vec<CacheState>,
+    /// The measured build's commit.
+    pub commit: Option<String>,
+    /// What disturbs the run on purpose, as the user said it.
+    pub disturbances: Vec<String>,
+    /// How guest code is carried out.
+    pub execution: ExecutionFacts,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// The suite.
+    pub suite: &'a str,
+    /// Samples taken so far in the whole run, warm-ups included.
+    pub done: u32,
+    /// Samples of the whole run.
+    pub total: u32,
+    /// Index of the measured sample that comes next; none for a warm-up.
+    pub sample: Option<u32>,
+}
+
+/// Whoever looks on while a run lasts.
+pub trait Watcher {
+    /// A sample is about to be taken.
+    fn before(&mut self, step: Step<'_>);
+    /// The result so far; an error ends the run.
+    ///
+    /// # Errors
+    /// The result cannot be kept.
+    fn keep(&mut self, result: &LifecycleResult) -> std::io::Result<()>;
+    /// Whether the run shall end early.
+    fn is_interrupted(&mut self) -> bool;
+}
+
+/// Why a run gave no complete result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The scratch directory cannot be used.
+    #[error("--scratch {}", path.display())]
+    Scratch {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The program cannot be read.
+    #[error("--program {}", path.display())]
+    Program {
+        /// The program.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The built-in guest cannot be made.
+    #[error("the probe guest")]
+    Guest(#[from] nvx_probe_guest::AssembleError),
+    /// A cold page cache makes no sense where there is no device.
+    #[error("--cache cold: {} is in memory, where nothing is ever cold", path.display())]
+    ColdInMemory {
+        /// The scratch directory.
+        path: PathBuf,
+    },
+    /// A sample failed.
+    #[error("{suite}, {sample}")]
+    Sample {
+        /// The suite.
+        suite: String,
+        /// Which one.
+        sample: String,
+        /// What happened.
+        source: Box<LifecycleError>,
+    },
+    /// A sample that was to be cold is not.
+    #[error("{suite}: the sample is rejected")]
+    Cache {
+        /// The suite.
+        suite: String,
+        /// Why.
+        source: PageCacheError,
+    },
+    /// The result cannot be kept.
+    #[error("cannot write the result")]
+    Keep(#[source] std::io::Error),
+    /// The result to go on with is of another run.
+    #[error("--resume: {what} differs: it was {was}, is {is}")]
+    OtherRun {
+        /// What differs.
+        what: &'static str,
+        /// In the earlier run.
+        was: String,
+        /// Now.
+        is: String,
+    },
+    /// The run was asked to end.
+    #[error("interrupted; the result so far says that it is incomplete")]
+    Interrupted,
+}
+
+/// Runs a plan, from the start or from where `resumed` stopped.
+///
+/// # Errors
+/// A sample fails, or the run is interrupted; what was handed to `watcher` is all there is then.
+pub fn run_lifecycle(
+    plan: &RunPlan,
+    resumed: Option<LifecycleResult>,
+    watcher: &mut dyn Watcher,
+) -> Result<LifecycleResult, RunError> {
+    let scratch = plan.request.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let failed = |source| RunError::Scratch {
+        path: scratch.clone(),
+        source,
+    };
+    let work = WorkDir::create(&scratch).map_err(failed)?;
+    let mut result = describe(plan, &scratch)?;
+    if plan.matrix_caches.contains(&CacheState::Cold) && result.host.scratch.in_memory {
+        return Err(RunError::ColdInMemory { path: scratch });
+    }
+    if let Some(resumed) = resumed {
+        result = take_over(result, resumed)?;
+    }
+    let mut run = Run {
+        plan,
+        sampler: Sampler {
+            request: plan.request.clone(),
+            began: Instant::now(),
+        },
+        watch: StorageWatch::start(&scratch),
+        work,
+        watcher,
+        result,
+        done: 0,
+    };
+    run.sampler.began = run.watch.began();
+    let outcome = run.all_suites();
+    let Run { watch, mut result, watcher, .. } = run;
+    result.storage_telemetry = Some(watch.finish());
+    result.controls.complete = outcome.is_ok();
+    result.warnings = crate::warnings::of(&result);
+    watcher.keep(&result).map_err(RunError::Keep)?;
+    outcome.map(|()| result)
+}
+
+fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError> {
+    let request = &plan.request;
+    let program = |source| RunError::Program {
+        path: request.program.clone(),
+        source,
+    };
+    let host = HostFingerprint::of_this_host(scratch, plan.execution).map_err(|source| {
+        RunError::Scratch { path: scratch.to_owned(), source }
+    })?;
+    let bytes = std::fs::read(&request.program).map_err(program)?;
+    let platform = host.platform(&request.backend);
+    Ok(LifecycleResult {
+        schema: LIFECYCLE_SCHEMA.to_owned(),
+        schema_version: LIFECYCLE_SCHEMA_VERSION,
+        timestamp_utc: iso_8601(SystemTime::now()),
+        controls: Controls {
+            suite: LIFECYCLE_SUITE.to_owned(),
+            complete: false,
+            validated: false,
+            disturbed: !plan.disturbances.is_empty(),
+            disturbances: plan.disturbances.clone(),
+            emulated: platform.ends_with("-emulated"),
+            commit: plan.commit.clone(),
+            warmups: plan.warmups,
+            runs: plan.runs,
+            memory_mib: request.memory_bytes >> 20,
+            platform,
+            backend: request.backend.clone(),
+            microvm_abi_version: MICROVM_ABI_VERSION,
+            processors: request.vcpus.into(),
+            guest: "probe".to_owned(),
+            probe: request.probe.to_string(),
+            teardown_mode: "guest-exit".to_owned(),
+            teardown_timeout_seconds: TEARDOWN_TIMEOUT_SECONDS,
+            timeout_seconds: request.limit.as_secs(),
+            marker: READY_MARKER.to_owned(),
+            restore_marker: RESTORED_MARKER.to_owned(),
+            snapshot_capture_timing: CAPTURE_TIMING.to_owned(),
+            snapshot_restore_guest_exit_prequeued: true,
+            snapshot_profile: true,
+            cache_state: cache_word(&plan.matrix_caches).to_owned(),
+            scratch_directory: host.scratch.directory.clone(),
+        },
+        host,
+        build: BuildIdentity {
+            program: request.program.clone(),
+            program_blake3: blake3::hash(&bytes).to_hex().to_string(),
+            kernel_blake3: blake3::hash(&image()?).to_hex().to_string(),
+            initramfs_blake3: None,
+        },
+        backends: Default::default(),
+        snapshot_capture: Default::default(),
+        snapshot_restore: Default::default(),
+        restore_matrix: Vec::new(),
+        storage_telemetry: None,
+        warnings: Vec::new(),
+    })
+}
+
+fn cache_word(caches: &[CacheState]) -> &'static str {
+    match caches {
+        [CacheState::Cold] => "cold",
+        [_, _, ..] => "both",
+        _ => "warm",
+    }
+}
+
+/// Goes on with an earlier result of the same plan.
+fn take_over(
+    fresh: LifecycleResult,
+    mut earlier: LifecycleResult,
+) -> Result<LifecycleResult, RunError> {
+    let controls = |result: &LifecycleResult| {
+        let mut controls = result.controls.clone();
+        (controls.complete, controls.validated) = (false, false);
+        controls
+    };
+    for (what, was, is) in [
+        ("the build", &earlier.build.program_blake3, &fresh.build.program_blake3),
+        ("the guest", &earlier.build.kernel_blake3, &fresh.build.kernel_blake3),
+        ("the host", &earlier.host.fingerprint, &fresh.host.fingerprint),
+    ] {
+        if was != is {
+            return Err(RunError::OtherRun {
+                what,
+                was: was.clone(),
+                is: is.clone(),
+            });
+        }
+    }
+    if controls(&earlier) != controls(&fresh) {
+        return Err(RunError::OtherRun {
+            what: "what was asked for (controls)",
+            was: format!("{:?}", controls(&earlier)),
+            is: format!("{:?}", controls(&fresh)),
+        });
+    }
+    earlier.controls = controls(&earlier);
+    earlier.storage_telemetry = None;
+    Ok(earlier)
+}
+
+struct Run<'a> {
+    plan: &'a RunPlan,
+    sampler: Sampler,
+    watch: StorageWatch,
+    work: WorkDir,
+    watcher: &'a mut dyn Watcher,
+    result: LifecycleResult,
+    done: u32,
+}
+
+impl Run<'_> {
+    fn all_suites(&mut self) -> Result<(), RunError> {
+        self.cold_starts()?;
+        let snapshot = self.captures()?;
+        self.restores(&snapshot)?;
+        remove(&snapshot)?;
+        self.matrix()
+    }
+
+    fn total(&self) -> u32 {
+        let cells = self.plan.matrix_memories_bytes.len() * self.plan.matrix_caches.len();
+        (3 + cells as u32) * (self.plan.warmups + self.plan.runs)
+    }
+
+    /// Takes the samples of a suite that are still missing; `keep` puts them into the result.
+    fn suite<T>(
+        &mut self,
+        suite: &str,
+        mut samples: Vec<T>,
+        mut take: impl FnMut(&mut Self, u32) -> Result<T, RunError>,
+        mut keep: impl FnMut(&mut LifecycleResult, &[T]),
+    ) -> Result<(), RunError> {
+        let Self { plan, .. } = *self;
+        let taken = samples.len() as u32;
+        if taken >= plan.runs {
+            self.done += plan.warmups + plan.runs;
+            return Ok(());
+        }
+        self.done += taken;
+        for number in 0..plan.warmups + plan.runs - taken {
+            let sample = number.checked_sub(plan.warmups).map(|index| index + taken);
+            self.watcher.before(Step {
+                suite,
+                done: self.done,
+                total: self.total(),
+                sample,
+            });
+            let before = self.watch.read();
+            let one = take(self, number);
+            if self.watcher.is_interrupted() {
+                return Err(RunError::Interrupted);
+            }
+            let one = one?;
+            self.done += 1;
+            let Some(index) = sample else { continue };
+            self.watch.record(suite, index, before);
+            samples.push(one);
+            keep(&mut self.result, &samples);
+            self.result.storage_telemetry = Some(self.watch.so_far());
+            self.watcher.keep(&self.result).map_err(RunError::Keep)?;
+        }
+        Ok(())
+    }
+
+    fn cold_starts(&mut self) -> Result<(), RunError> {
+        let backend = self.plan.request.backend.clone();
+        let earlier = self.result.backends.get(&backend).map(StartResult::samples);
+        self.suite(
+            "cold_start",
+            earlier.unwrap_or_default(),
+            |run, number| run.sampler.cold_start().map_err(sample_error("cold start", number)),
+            |result, samples| {
+                result.backends.insert(backend.clone(), StartResult::of(samples.to_vec()));
+            },
+        )
+    }
+
+    /// Returns the last measured snapshot.
+    fn captures(&mut self) -> Result<PathBuf, RunError> {
+        let backend = self.plan.request.backend.clone();
+        let earlier = self.result.snapshot_capture.get(&backend).map(CaptureResult::samples);
+        let snapshot = self.work.path().join("snapshot");
+        let place = snapshot.clone();
+        self.suite(
+            "generation",
+            earlier.unwrap_or_default(),
+            move |run, number| {
+                remove(&place)?;
+                run.sampler.capture(&place).map_err(sample_error("generation", number))
+            },
+            |result, samples| {
+                result.snapshot_capture.insert(backend.clone(), CaptureResult::of(samples.to_vec()));
+            },
+        )?;
+        if !snapshot.exists() {
+            // A resumed run has all captures, but their last snapshot went with its work directory.
+            self.sampler.capture(&snapshot).map_err(sample_error("snapshot to restore", 0))?;
+        }
+        Ok(snapshot)
+    }
+
+    fn restores(&mut self, snapshot: &Path) -> Result<(), RunError> {
+        let backend = self.plan.request.backend.clone();
+        let earlier = self.result.snapshot_restore.get(&backend).map(StartResult::samples);
+        self.suite(
+            "restore",
+            earlier.unwrap_or_default(),
+            |run, number| run.sampler.restore(snapshot).map_err(sample_error("restore", number)),
+            |result, samples| {
+                result.snapshot_restore.insert(backend.clone(), StartResult::of(samples.to_vec()));
+            },
+        )
+    }
+
+    /// Restores of every size and cache state.
+    fn matrix(&mut self) -> Result<(), RunError> {
+        for memory_bytes in self.plan.matrix_memories_bytes.clone() {
+            let mut sampler = self.sampler.clone();
+            sampler.request.memory_bytes = memory_bytes;
+            let snapshot = self.work.path().join(format!("snapshot-{memory_bytes}"));
+            let missing = |run: &Self| {
+                run.plan.matrix_caches.iter().any(|cache| {
+                    cell(&run.result, memory_bytes, *cache)
+                        .is_none_or(|cell| cell.result.time.samples_ms.len() < run.plan.runs as usize)
+                })
+            };
+            if missing(self) {
+                sampler.capture(&snapshot).map_err(sample_error("snapshot of the matrix", 0))?;
+            }
+            for cache in self.plan.matrix_caches.clone() {
+                self.matrix_cell(&sampler, &snapshot, cache)?;
+            }
+            remove(&snapshot)?;
+        }
+        Ok(())
+    }
+
+    fn matrix_cell(
+        &mut self,
+        sampler: &Sampler,
+        snapshot: &Path,
+        cache: CacheState,
+    ) -> Result<(), RunError> {
+        let memory_bytes = sampler.request.memory_bytes;
+        let suite = format!("restore {} MiB {}", memory_bytes >> 20, cache.word());
+        let earlier = cell(&self.result, memory_bytes, cache).map(|cell| cell.result.samples());
+        self.suite(
+            &suite,
+            earlier.unwrap_or_default(),
+            |_, number| {
+                if cache == CacheState::Cold {
+                    chill(snapshot).map_err(|source| RunError::Cache {
+                        suite: suite.clone(),
+                        source,
+                    })?;
+                }
+                sampler.restore(snapshot).map_err(sample_error(&suite, number))
+            },
+            |result, samples| {
+                let new = StartResult::of(samples.to_vec());
+                let matches = |cell: &RestoreCell| is_cell(cell, memory_bytes, cache);
+                match result.restore_matrix.iter_mut().find(|cell| matches(cell)) {
+                    Some(cell) => cell.result = new,
+                    None => result.restore_matrix.push(RestoreCell {
+                        memory_mib: memory_bytes >> 20,
+                        cache_state: cache.word().to_owned(),
+                        result: new,
+                    }),
+                }
+            },
+        )
+    }
+}
+
+fn is_cell(cell: &RestoreCell, memory_bytes: u64, cache: CacheState) -> bool {
+    cell.memory_mib == memory_bytes >> 20 && cell.cache_state == cache.word()
+}
+
+fn cell(result: &LifecycleResult, memory_bytes: u64, cache: CacheState) -> Option<&RestoreCell> {
+    result.restore_matrix.iter().find(|cell| is_cell(cell, memory_bytes, cache))
+}
+
+fn chill(snapshot: &Path) -> Result<(), PageCacheError> {
+    let file = File::open(snapshot.join(MEMORY_FILE)).map_err(|source| PageCacheError::System {
+        what: "open",
+        source,
+    })?;
+    make_cold(&file)
+}
+
+fn sample_error(suite: &str, number: u32) -> impl FnOnce(LifecycleError) -> RunError {
+    let (suite, sample) = (suite.to_owned(), format!("process {}", number + 1));
+    move |source| RunError::Sample { suite, sample, source: Box::new(source) }
+}
+
+fn remove(snapshot: &Path) -> Result<(), RunError> {
+    match std::fs::remove_dir_all(snapshot) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(RunError::Scratch {
+            path: snapshot.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}

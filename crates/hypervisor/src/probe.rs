@@ -1,0 +1,84 @@
+//! What each back end is, and whether this host can carry it, as facts to be shown.
+
+use crate::error::OpenError;
+use crate::soft;
+
+/// One back end on this host.
+#[derive(Debug)]
+pub struct BackendFacts {
+    /// Its name, as `--backend` has it.
+    pub name: &'static str,
+    /// By what it is reached, such as `/dev/kvm`; `None` for one that needs nothing of the host.
+    pub interface: Option<&'static str>,
+    /// What it is good for; `None` for one that runs any guest.
+    pub purpose: Option<&'static str>,
+    /// What it offers, or why it cannot be used.
+    pub capabilities: Result<Vec<Capability>, OpenError>,
+}
+
+/// An optional or required part of a hypervisor's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Its name in the interface's documentation.
+    pub name: &'static str,
+    /// What NVX uses it for.
+    pub purpose: &'static str,
+    /// Whether NVX can do without.
+    pub required: bool,
+    /// What the hypervisor answers: 0 for absent; some have a number to tell.
+    pub value: i32,
+}
+
+impl Capability {
+    /// The hypervisor has it.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.value > 0
+    }
+}
+
+/// Every back end of this build, the best first.
+#[must_use]
+pub fn probe_backends() -> Vec<BackendFacts> {
+    vec![
+        BackendFacts {
+            name: "kvm",
+            interface: Some("/dev/kvm"),
+            purpose: None,
+            capabilities: kvm(),
+        },
+        BackendFacts {
+            name: soft::NAME,
+            interface: None,
+            purpose: Some(soft::PURPOSE),
+            capabilities: Ok(Vec::new()),
+        },
+    ]
+}
+
+#[cfg(target_os = "linux")]
+fn kvm() -> Result<Vec<Capability>, OpenError> {
+    crate::kvm::probe::capabilities()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kvm() -> Result<Vec<Capability>, OpenError> {
+    Err(OpenError::NotOnThisSystem { backend: "kvm" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_software_back_end_is_always_there_and_says_what_it_is_for() {
+        let all = probe_backends();
+        let [kvm, soft] = all.as_slice() else {
+            panic!("{all:?}");
+        };
+        assert_eq!((kvm.name, kvm.purpose), ("kvm", None));
+        assert_eq!(soft.name, soft::NAME);
+        assert_eq!(soft.purpose, Some(soft::PURPOSE));
+        assert!(soft.capabilities.is_ok());
+    }
+}

@@ -1,0 +1,6 @@
+//! The control tests on the back end soft, which every machine has.
+
+mod support;
+
+#[path = "suites/control.rs"]
+mod control;

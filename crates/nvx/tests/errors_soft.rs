@@ -1,0 +1,6 @@
+//! The errors tests on the back end soft, which every machine has.
+
+mod support;
+
+#[path = "suites/errors.rs"]
+mod errors;

@@ -1,0 +1,6 @@
+//! The control tests on KVM.
+
+mod support;
+
+#[path = "suites/control.rs"]
+mod control;
