@@ -142,7 +142,11 @@ impl HostFingerprint {
     /// The platform's name for a back end.
     pub fn platform(&self, backend: &str) -> String {
         // The soft back end interprets, whatever the host's own hypervisor does.
-        let kind = if backend == "soft" { MachineKind::Emulated } else { self.kind };
+        let kind = if backend == "soft" {
+            MachineKind::Emulated
+        } else {
+            self.kind
+        };
         format!("{}-{backend}-{}", self.os, kind.word())
     }
 
@@ -182,7 +186,13 @@ mod tests {
             ..fast
         };
         assert!(slow.is_emulated());
-        assert!(ExecutionFacts { guest_instructions_per_ms: None, ..fast }.is_emulated());
+        assert!(
+            ExecutionFacts {
+                guest_instructions_per_ms: None,
+                ..fast
+            }
+            .is_emulated()
+        );
     }
 
     #[test]
@@ -200,12 +210,18 @@ mod tests {
         assert!(!host.cpu_model.is_empty() && !host.scratch.file_system.is_empty());
         assert!(host.platform("soft").ends_with("-soft-emulated"));
         let slow = ExecutionFacts::default();
-        let emulated = HostFingerprint::of_this_host(directory.path(), ExecutionFacts {
-            hardware_instructions_per_ms: 1,
-            ..slow
-        });
+        let emulated = HostFingerprint::of_this_host(
+            directory.path(),
+            ExecutionFacts {
+                hardware_instructions_per_ms: 1,
+                ..slow
+            },
+        );
         let emulated = emulated.expect("a host");
-        assert_eq!(emulated.platform("kvm"), format!("{}-kvm-emulated", host.os));
+        assert_eq!(
+            emulated.platform("kvm"),
+            format!("{}-kvm-emulated", host.os)
+        );
         assert_ne!(emulated.fingerprint, host.fingerprint);
     }
 }

@@ -6,19 +6,26 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accept;
+pub mod disturb;
+
 pub mod host;
 pub mod host_report;
+pub mod html;
 mod lifecycle;
 mod monitor;
 mod page_cache;
+pub mod result;
 mod run;
 mod sampling;
-pub mod result;
+pub mod show;
+pub mod stability;
 pub mod statistics;
 pub mod storage;
 #[cfg(test)]
 mod synthetic;
 mod timestamp;
+pub mod validate;
 mod warnings;
 mod work_dir;
 pub mod writeback;

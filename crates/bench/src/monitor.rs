@@ -337,7 +337,10 @@ fn read_errors(errors: impl Read, pid: u32, started: Instant) -> Errors {
     let mut all = Errors::default();
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+    while reader
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|length| length > 0)
+    {
         if all.capture_seen.is_none() && is_record_of_capture(&line) {
             all.capture_seen = Some(CaptureSeen {
                 peak_rss_bytes: nvx_host::process_peak_rss_bytes(pid),

@@ -60,7 +60,10 @@ pub fn make_cold(file: &File) -> Result<(), PageCacheError> {
 /// # Errors
 /// The file cannot be read, or the file system cannot tell.
 pub fn cached_pages(file: &File) -> Result<u64, PageCacheError> {
-    let system = |source| PageCacheError::System { what: "read", source };
+    let system = |source| PageCacheError::System {
+        what: "read",
+        source,
+    };
     let length = file.metadata().map_err(system)?.len();
     let mut cached = 0;
     for offset in (0..length).step_by(PAGE_BYTES as usize) {

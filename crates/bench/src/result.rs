@@ -403,7 +403,14 @@ impl ProfileSection {
             .map(|(name, (exclusive, source, samples_ms))| {
                 let source = source.to_owned();
                 let time = TimeSeries::of(samples_ms);
-                (name, PhaseSeries { exclusive, source, time })
+                (
+                    name,
+                    PhaseSeries {
+                        exclusive,
+                        source,
+                        time,
+                    },
+                )
             })
             .collect();
         Self {
@@ -418,7 +425,10 @@ impl StartResult {
     /// Puts series together from what each sample gave.
     pub fn of(samples: Vec<StartSample>) -> Self {
         let remeasured = samples.iter().map(|sample| sample.remeasured).sum();
-        let rss = samples.iter().filter_map(|sample| sample.peak_rss_bytes).collect();
+        let rss = samples
+            .iter()
+            .filter_map(|sample| sample.peak_rss_bytes)
+            .collect();
         Self {
             time: TimeSeries::of(samples.iter().map(|sample| sample.elapsed_ms).collect()),
             peak_rss: PeakRss::of(rss, remeasured),
@@ -433,7 +443,12 @@ impl StartResult {
         (0..self.time.samples_ms.len().min(raw.len()))
             .map(|index| StartSample {
                 elapsed_ms: self.time.samples_ms[index],
-                teardown_ms: self.teardown.teardown_samples_ms.get(index).copied().flatten(),
+                teardown_ms: self
+                    .teardown
+                    .teardown_samples_ms
+                    .get(index)
+                    .copied()
+                    .flatten(),
                 peak_rss_bytes: self.peak_rss.peak_rss_samples_bytes.get(index).copied(),
                 remeasured: match index {
                     0 => self.peak_rss.peak_rss_remeasured_count,
@@ -481,8 +496,12 @@ impl CaptureResult {
     /// Puts series together from what each sample gave.
     pub fn of(samples: Vec<CaptureSample>) -> Self {
         let remeasured = samples.iter().map(|sample| sample.remeasured).sum();
-        let rss = samples.iter().filter_map(|sample| sample.peak_rss_bytes).collect();
-        let series = |of: fn(&CaptureSample) -> f64| -> Vec<f64> { samples.iter().map(of).collect() };
+        let rss = samples
+            .iter()
+            .filter_map(|sample| sample.peak_rss_bytes)
+            .collect();
+        let series =
+            |of: fn(&CaptureSample) -> f64| -> Vec<f64> { samples.iter().map(of).collect() };
         let request = series(|sample| sample.request_to_publication_ms);
         let exit = series(|sample| sample.post_publication_exit_ms);
         Self {
@@ -546,7 +565,12 @@ mod tests {
         let result = StartResult::of(vec![start(3.0, Some(1.0)), start(1.0, None)]);
         assert_eq!(result.teardown.teardown_timeout_count, 1);
         assert_eq!(result.time.p50_ms, Some(2.0));
-        assert_eq!(result.profile.phases["restore.resume_to_readiness"].time.p50_ms, Some(2.0));
+        assert_eq!(
+            result.profile.phases["restore.resume_to_readiness"]
+                .time
+                .p50_ms,
+            Some(2.0)
+        );
         let text = serde_json::to_string(&result).expect("JSON");
         let read: StartResult = serde_json::from_str(&text).expect("the same");
         assert_eq!(read, result);
@@ -558,6 +582,9 @@ mod tests {
     fn the_median_of_bytes_is_cut_off() {
         let rss = PeakRss::of(vec![1, 2], 0);
         assert_eq!(rss.peak_rss_p50_bytes, Some(1));
-        assert_eq!((rss.peak_rss_min_bytes, rss.peak_rss_max_bytes), (Some(1), Some(2)));
+        assert_eq!(
+            (rss.peak_rss_min_bytes, rss.peak_rss_max_bytes),
+            (Some(1), Some(2))
+        );
     }
 }

@@ -1,12 +1,12 @@
 //! A lifecycle run: every suite's samples, one after the other, into one result.
 //!
 //! Suites follow one another (cold starts, captures, restores of the last measured snapshot), each after
-//! its own warm-ups. After every sample the result is handed out, so that a run which is interrupted
-//! leaves one that says so and can go on.
+//! its own warm-ups. The result is handed out while the run lasts, so that a run which is
+//! interrupted leaves one that says so and can go on.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nvx_probe_guest::image;
 
@@ -27,6 +27,10 @@ use crate::work_dir::WorkDir;
 pub const MICROVM_ABI_VERSION: u32 = 2;
 /// Name of a snapshot's memory file.
 const MEMORY_FILE: &str = "memory.bin";
+
+/// The result is handed out no more often than this: it holds every sample, so that handing it out after
+/// each would cost more the longer the run is.
+const KEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// State of the page cache at a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +171,11 @@ pub fn run_lifecycle(
     resumed: Option<LifecycleResult>,
     watcher: &mut dyn Watcher,
 ) -> Result<LifecycleResult, RunError> {
-    let scratch = plan.request.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = plan
+        .request
+        .scratch
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
     let failed = |source| RunError::Scratch {
         path: scratch.clone(),
         source,
@@ -194,7 +202,12 @@ pub fn run_lifecycle(
     };
     run.sampler.began = run.watch.began();
     let outcome = run.all_suites();
-    let Run { watch, mut result, watcher, .. } = run;
+    let Run {
+        watch,
+        mut result,
+        watcher,
+        ..
+    } = run;
     result.storage_telemetry = Some(watch.finish());
     result.controls.complete = outcome.is_ok();
     result.warnings = crate::warnings::of(&result);
@@ -209,7 +222,10 @@ fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError>
         source,
     };
     let host = HostFingerprint::of_this_host(scratch, plan.execution).map_err(|source| {
-        RunError::Scratch { path: scratch.to_owned(), source }
+        RunError::Scratch {
+            path: scratch.to_owned(),
+            source,
+        }
     })?;
     let bytes = std::fs::read(&request.program).map_err(program)?;
     let platform = host.platform(&request.backend);
@@ -280,9 +296,21 @@ fn take_over(
         controls
     };
     for (what, was, is) in [
-        ("the build", &earlier.build.program_blake3, &fresh.build.program_blake3),
-        ("the guest", &earlier.build.kernel_blake3, &fresh.build.kernel_blake3),
-        ("the host", &earlier.host.fingerprint, &fresh.host.fingerprint),
+        (
+            "the build",
+            &earlier.build.program_blake3,
+            &fresh.build.program_blake3,
+        ),
+        (
+            "the guest",
+            &earlier.build.kernel_blake3,
+            &fresh.build.kernel_blake3,
+        ),
+        (
+            "the host",
+            &earlier.host.fingerprint,
+            &fresh.host.fingerprint,
+        ),
     ] {
         if was != is {
             return Err(RunError::OtherRun {
@@ -343,6 +371,7 @@ impl Run<'_> {
             return Ok(());
         }
         self.done += taken;
+        let mut kept = Instant::now();
         for number in 0..plan.warmups + plan.runs - taken {
             let sample = number.checked_sub(plan.warmups).map(|index| index + taken);
             self.watcher.before(Step {
@@ -352,19 +381,29 @@ impl Run<'_> {
                 sample,
             });
             let before = self.watch.read();
-            let one = take(self, number);
-            if self.watcher.is_interrupted() {
-                return Err(RunError::Interrupted);
-            }
-            let one = one?;
+            let one = match take(self, number) {
+                _ if self.watcher.is_interrupted() => Err(RunError::Interrupted),
+                taken => taken,
+            };
+            let one = match one {
+                Ok(one) => one,
+                Err(error) => {
+                    keep(&mut self.result, &samples);
+                    return Err(error);
+                }
+            };
             self.done += 1;
             let Some(index) = sample else { continue };
             self.watch.record(suite, index, before);
             samples.push(one);
-            keep(&mut self.result, &samples);
-            self.result.storage_telemetry = Some(self.watch.so_far());
-            self.watcher.keep(&self.result).map_err(RunError::Keep)?;
+            if kept.elapsed() >= KEEP_INTERVAL {
+                keep(&mut self.result, &samples);
+                self.result.storage_telemetry = Some(self.watch.so_far());
+                self.watcher.keep(&self.result).map_err(RunError::Keep)?;
+                kept = Instant::now();
+            }
         }
+        keep(&mut self.result, &samples);
         Ok(())
     }
 
@@ -374,9 +413,15 @@ impl Run<'_> {
         self.suite(
             "cold_start",
             earlier.unwrap_or_default(),
-            |run, number| run.sampler.cold_start().map_err(sample_error("cold start", number)),
+            |run, number| {
+                run.sampler
+                    .cold_start()
+                    .map_err(sample_error("cold start", number))
+            },
             |result, samples| {
-                result.backends.insert(backend.clone(), StartResult::of(samples.to_vec()));
+                result
+                    .backends
+                    .insert(backend.clone(), StartResult::of(samples.to_vec()));
             },
         )
     }
@@ -384,7 +429,11 @@ impl Run<'_> {
     /// Returns the last measured snapshot.
     fn captures(&mut self) -> Result<PathBuf, RunError> {
         let backend = self.plan.request.backend.clone();
-        let earlier = self.result.snapshot_capture.get(&backend).map(CaptureResult::samples);
+        let earlier = self
+            .result
+            .snapshot_capture
+            .get(&backend)
+            .map(CaptureResult::samples);
         let snapshot = self.work.path().join("snapshot");
         let place = snapshot.clone();
         self.suite(
@@ -392,28 +441,44 @@ impl Run<'_> {
             earlier.unwrap_or_default(),
             move |run, number| {
                 remove(&place)?;
-                run.sampler.capture(&place).map_err(sample_error("generation", number))
+                run.sampler
+                    .capture(&place)
+                    .map_err(sample_error("generation", number))
             },
             |result, samples| {
-                result.snapshot_capture.insert(backend.clone(), CaptureResult::of(samples.to_vec()));
+                result
+                    .snapshot_capture
+                    .insert(backend.clone(), CaptureResult::of(samples.to_vec()));
             },
         )?;
         if !snapshot.exists() {
             // A resumed run has all captures, but their last snapshot went with its work directory.
-            self.sampler.capture(&snapshot).map_err(sample_error("snapshot to restore", 0))?;
+            self.sampler
+                .capture(&snapshot)
+                .map_err(sample_error("snapshot to restore", 0))?;
         }
         Ok(snapshot)
     }
 
     fn restores(&mut self, snapshot: &Path) -> Result<(), RunError> {
         let backend = self.plan.request.backend.clone();
-        let earlier = self.result.snapshot_restore.get(&backend).map(StartResult::samples);
+        let earlier = self
+            .result
+            .snapshot_restore
+            .get(&backend)
+            .map(StartResult::samples);
         self.suite(
             "restore",
             earlier.unwrap_or_default(),
-            |run, number| run.sampler.restore(snapshot).map_err(sample_error("restore", number)),
+            |run, number| {
+                run.sampler
+                    .restore(snapshot)
+                    .map_err(sample_error("restore", number))
+            },
             |result, samples| {
-                result.snapshot_restore.insert(backend.clone(), StartResult::of(samples.to_vec()));
+                result
+                    .snapshot_restore
+                    .insert(backend.clone(), StartResult::of(samples.to_vec()));
             },
         )
     }
@@ -426,12 +491,15 @@ impl Run<'_> {
             let snapshot = self.work.path().join(format!("snapshot-{memory_bytes}"));
             let missing = |run: &Self| {
                 run.plan.matrix_caches.iter().any(|cache| {
-                    cell(&run.result, memory_bytes, *cache)
-                        .is_none_or(|cell| cell.result.time.samples_ms.len() < run.plan.runs as usize)
+                    cell(&run.result, memory_bytes, *cache).is_none_or(|cell| {
+                        cell.result.time.samples_ms.len() < run.plan.runs as usize
+                    })
                 })
             };
             if missing(self) {
-                sampler.capture(&snapshot).map_err(sample_error("snapshot of the matrix", 0))?;
+                sampler
+                    .capture(&snapshot)
+                    .map_err(sample_error("snapshot of the matrix", 0))?;
             }
             for cache in self.plan.matrix_caches.clone() {
                 self.matrix_cell(&sampler, &snapshot, cache)?;
@@ -460,7 +528,9 @@ impl Run<'_> {
                         source,
                     })?;
                 }
-                sampler.restore(snapshot).map_err(sample_error(&suite, number))
+                sampler
+                    .restore(snapshot)
+                    .map_err(sample_error(&suite, number))
             },
             |result, samples| {
                 let new = StartResult::of(samples.to_vec());
@@ -483,7 +553,10 @@ fn is_cell(cell: &RestoreCell, memory_bytes: u64, cache: CacheState) -> bool {
 }
 
 fn cell(result: &LifecycleResult, memory_bytes: u64, cache: CacheState) -> Option<&RestoreCell> {
-    result.restore_matrix.iter().find(|cell| is_cell(cell, memory_bytes, cache))
+    result
+        .restore_matrix
+        .iter()
+        .find(|cell| is_cell(cell, memory_bytes, cache))
 }
 
 fn chill(snapshot: &Path) -> Result<(), PageCacheError> {
@@ -496,7 +569,11 @@ fn chill(snapshot: &Path) -> Result<(), PageCacheError> {
 
 fn sample_error(suite: &str, number: u32) -> impl FnOnce(LifecycleError) -> RunError {
     let (suite, sample) = (suite.to_owned(), format!("process {}", number + 1));
-    move |source| RunError::Sample { suite, sample, source: Box::new(source) }
+    move |source| RunError::Sample {
+        suite,
+        sample,
+        source: Box::new(source),
+    }
 }
 
 fn remove(snapshot: &Path) -> Result<(), RunError> {

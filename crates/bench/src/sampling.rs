@@ -8,9 +8,7 @@ use nvx_profile::ParsedRecord;
 
 use crate::lifecycle::{LifecycleError, LifecycleRequest, generation, milliseconds};
 use crate::monitor::{Ended, Monitor, MonitorError};
-use crate::result::{
-    CaptureSample, PhaseRecord, RawSample, StartSample, TEARDOWN_TIMEOUT_SECONDS,
-};
+use crate::result::{CaptureSample, PhaseRecord, RawSample, StartSample, TEARDOWN_TIMEOUT_SECONDS};
 
 /// What a started probe guest prints when it is ready.
 pub const READY_MARKER: &str = "PROBE-READY";
@@ -76,7 +74,11 @@ impl Sampler {
             let ready = monitor.wait_for_line(READY_MARKER).map_err(failed)?;
             monitor.send_line("s").map_err(failed)?;
             // The guest's own clock stands still meanwhile, so the request's moment is the observer's.
-            let requested = self.began.elapsed().saturating_sub(begin).max(ready.elapsed);
+            let requested = self
+                .began
+                .elapsed()
+                .saturating_sub(begin)
+                .max(ready.elapsed);
             let ended = monitor.wait_for_end(0).map_err(failed)?;
             check_pids(&ended.records, pid)?;
             let generation = generation(&ended.records, pid)?;
@@ -163,7 +165,11 @@ impl Sampler {
         }
     }
 
-    fn spawn(&self, stage: &'static str, arguments: &[OsString]) -> Result<Monitor, LifecycleError> {
+    fn spawn(
+        &self,
+        stage: &'static str,
+        arguments: &[OsString],
+    ) -> Result<Monitor, LifecycleError> {
         Monitor::start(&self.request.program, arguments, self.request.limit)
             .map_err(|source| LifecycleError::Monitor { stage, source })
     }
@@ -223,8 +229,13 @@ fn observed(records: &[ParsedRecord], ready: Duration, pid: u32) -> Vec<PhaseRec
         .filter(|record| record.exclusive && record.end <= ready)
         .collect();
     let mut all = Vec::with_capacity(records.len() + 3);
-    let operation = before.first().map_or("startup", |record| record.operation.as_str());
-    if let Some(begin) = before.first().and_then(|first| first.end.checked_sub(first.duration)) {
+    let operation = before
+        .first()
+        .map_or("startup", |record| record.operation.as_str());
+    if let Some(begin) = before
+        .first()
+        .and_then(|first| first.end.checked_sub(first.duration))
+    {
         all.push(PhaseRecord {
             process_elapsed_ns: u64::try_from(begin.as_nanos()).ok(),
             source: crate::result::MONITOR_SOURCE.to_owned(),
@@ -268,7 +279,11 @@ mod tests {
 
     #[test]
     fn observer_phases_fill_the_time_to_the_marker() {
-        let records = [record("artifact_open", 2, 5), record("guest_resume", 3, 8), record("late", 1, 50)];
+        let records = [
+            record("artifact_open", 2, 5),
+            record("guest_resume", 3, 8),
+            record("late", 1, 50),
+        ];
         let all = observed(&records, Duration::from_millis(20), 7);
         let exclusive: u64 = all
             .iter()
@@ -278,13 +293,21 @@ mod tests {
         assert_eq!(exclusive, 20_000_000);
         let names: Vec<&str> = all.iter().map(|record| record.phase.as_str()).collect();
         assert_eq!(names[0], "process_startup");
-        assert_eq!(names[4..], ["resume_to_readiness", "process_launch_to_readiness"]);
+        assert_eq!(
+            names[4..],
+            ["resume_to_readiness", "process_launch_to_readiness"]
+        );
     }
 
     #[test]
     fn records_of_another_process_are_refused() {
-        let error = check_pids(&[record("a", 1, 1)], 8).expect_err("foreign").to_string();
-        assert!(error.contains("process 7") && error.contains("monitor is 8"), "{error}");
+        let error = check_pids(&[record("a", 1, 1)], 8)
+            .expect_err("foreign")
+            .to_string();
+        assert!(
+            error.contains("process 7") && error.contains("monitor is 8"),
+            "{error}"
+        );
         assert!(check_pids(&[record("a", 1, 1)], 7).is_ok());
     }
 }

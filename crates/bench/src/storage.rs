@@ -92,14 +92,12 @@ impl SampleStorage {
     /// What others wrote to the device during the sample; none where the counters are missing.
     pub fn other_writers(&self) -> Option<OtherWriters> {
         let (before, after) = (&self.before, &self.after);
-        let grown = |of: fn(&StorageReading) -> Option<u64>| {
-            Some(of(after)?.saturating_sub(of(before)?))
-        };
+        let grown =
+            |of: fn(&StorageReading) -> Option<u64>| Some(of(after)?.saturating_sub(of(before)?));
         let device = grown(|reading| reading.device_written_bytes)?;
         let own = grown(|reading| reading.own_written_bytes)?;
-        let waiting = |reading: &StorageReading| {
-            Some(reading.dirty_bytes? + reading.writeback_bytes?)
-        };
+        let waiting =
+            |reading: &StorageReading| Some(reading.dirty_bytes? + reading.writeback_bytes?);
         let waited = waiting(before)?.abs_diff(waiting(after)?);
         Some(OtherWriters {
             bytes: device.saturating_sub(own),
@@ -139,7 +137,9 @@ pub enum Throughput {
 impl StorageTelemetry {
     /// The readings of one sample.
     pub fn of_sample(&self, suite: &str, index: u32) -> Option<&SampleStorage> {
-        self.samples.iter().find(|sample| sample.suite == suite && sample.index == index)
+        self.samples
+            .iter()
+            .find(|sample| sample.suite == suite && sample.index == index)
     }
 
     /// The device's write throughput from `begin_us` to `end_us` of the run.
@@ -278,7 +278,10 @@ mod tests {
         let alone = sample(reading(0, 0, 0, 0), reading(9, 130 * mib, 128 * mib, 0));
         let others = alone.other_writers().expect("counters");
         assert_eq!((others.bytes, others.is_certain()), (2 * mib, false));
-        let crowd = sample(reading(0, 0, 0, 0), reading(9, 300 * mib, 128 * mib, 50 * mib));
+        let crowd = sample(
+            reading(0, 0, 0, 0),
+            reading(9, 300 * mib, 128 * mib, 50 * mib),
+        );
         let others = crowd.other_writers().expect("counters");
         assert_eq!(others.bytes, 172 * mib);
         assert_eq!(others.error_bytes, 54 * mib);
@@ -290,12 +293,19 @@ mod tests {
     #[test]
     fn an_interval_without_readings_is_too_short() {
         let telemetry = StorageTelemetry {
-            time_line: vec![reading(0, 0, 0, 0), reading(50_000, 500, 0, 0), reading(100_000, 1500, 0, 0)],
+            time_line: vec![
+                reading(0, 0, 0, 0),
+                reading(50_000, 500, 0, 0),
+                reading(100_000, 1500, 0, 0),
+            ],
             ..Default::default()
         };
         assert_eq!(telemetry.throughput(10_000, 90_000), Throughput::TooShort);
         assert_eq!(telemetry.throughput(10_000, 20_000), Throughput::TooShort);
-        assert_eq!(telemetry.throughput(0, 100_000), Throughput::BytesPerSecond(15_000.0));
+        assert_eq!(
+            telemetry.throughput(0, 100_000),
+            Throughput::BytesPerSecond(15_000.0)
+        );
     }
 
     #[test]
@@ -309,9 +319,10 @@ mod tests {
         assert!(!telemetry.time_line.is_empty());
         let sample = telemetry.of_sample("generation", 0).expect("the sample");
         assert!(sample.after.elapsed_us >= sample.before.elapsed_us);
-        if let (Some(before), Some(after)) =
-            (sample.before.own_written_bytes, sample.after.own_written_bytes)
-            && telemetry.device.is_some()
+        if let (Some(before), Some(after)) = (
+            sample.before.own_written_bytes,
+            sample.after.own_written_bytes,
+        ) && telemetry.device.is_some()
         {
             assert!(after - before >= 1 << 20);
         }

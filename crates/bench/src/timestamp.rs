@@ -4,7 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A moment such as `2026-01-31T23:59:59+00:00`; moments before 1970 are told as its start.
 pub fn iso_8601(moment: SystemTime) -> String {
-    let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = moment
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     format!(
@@ -17,7 +20,8 @@ pub fn iso_8601(moment: SystemTime) -> String {
 
 /// Year, month and day of a number of days since 1970-01-01.
 fn civil(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     // 400 years always have the same number of days.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;

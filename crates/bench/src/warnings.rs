@@ -79,7 +79,9 @@ fn unexplained(name: &str, totals_ms: &[f64], profile: &ProfileSection) -> Optio
 
 /// The exclusive phases that lie within the metric: of a capture those up to the commit.
 pub(crate) fn explained_ms(records: &[crate::result::PhaseRecord]) -> f64 {
-    is_part(records).map(|record| record.duration_ns as f64 / 1e6).sum()
+    is_part(records)
+        .map(|record| record.duration_ns as f64 / 1e6)
+        .sum()
 }
 
 /// The records that add up to a metric: the exclusive ones of the metric's own interval.

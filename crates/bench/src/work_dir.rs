@@ -46,9 +46,11 @@ fn remove_abandoned(scratch: &Path) -> io::Result<()> {
         if !ours || !entry.file_type()?.is_dir() {
             continue;
         }
-        let free = Directory::open(&entry.path())
-            .ok()
-            .and_then(|directory| try_lock_exclusive(&directory).ok().map(|lock| (lock, directory)));
+        let free = Directory::open(&entry.path()).ok().and_then(|directory| {
+            try_lock_exclusive(&directory)
+                .ok()
+                .map(|lock| (lock, directory))
+        });
         if let Some((FileLock::Taken, _directory)) = free {
             let _ = std::fs::remove_dir_all(entry.path());
         }

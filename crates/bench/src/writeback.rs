@@ -23,10 +23,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nvx_host::{Directory, FileSystem, OpenError};
+use nvx_host::{Directory, OpenError};
 use nvx_memory::{
     AccessError, GuestAddress, LayoutError, MapError, PAGE_SIZE_BYTES, RamFile, RamFileChoice,
-    RamFileError, RamLayout, RamRange, WritebackChoice, WritebackError,
+    RamFileError, RamLayout, RamRange, WritebackChoice, WritebackError, file_system_name,
 };
 use thiserror::Error;
 
@@ -232,7 +232,9 @@ pub fn measure(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, WritebackBenchError> {
     check(request)?;
-    let file_system = file_system_name(&request.directory_of_files())?;
+    let directory = Directory::open_following(&request.directory_of_files())
+        .map_err(WritebackBenchError::Directory)?;
+    let file_system = file_system_name(&directory);
     let runs = request.runs();
     let mut cells = request.cells();
     let mut incomplete = None;
@@ -401,20 +403,6 @@ fn check_directory(request: &WritebackRequest) -> Result<(), WritebackBenchError
         RamFile::obtain(choice, path, request.size_bytes)?;
     }
     Ok(())
-}
-
-/// What the directory's file system is called, and what it says of itself behind FUSE.
-fn file_system_name(path: &Path) -> Result<String, WritebackBenchError> {
-    let directory = Directory::open_following(path).map_err(WritebackBenchError::Directory)?;
-    let file_system =
-        FileSystem::of(&directory).map_err(|source| WritebackBenchError::Inspect {
-            directory: path.to_owned(),
-            source,
-        })?;
-    Ok(match file_system.name() {
-        "unknown" => format!("unknown (magic {:#x})", file_system.magic),
-        name => name.to_owned(),
-    })
 }
 
 fn layout(size_bytes: u64) -> Result<RamLayout, LayoutError> {

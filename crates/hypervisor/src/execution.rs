@@ -3,7 +3,7 @@
 //! A host can offer the whole interface of a hypervisor and yet execute guest instructions in
 //! software; nothing that it publishes tells. What tells is speed: a guest runs a loop of four
 //! instructions (`call`, `ret`, `dec`, `jne`), which a processor predicts perfectly and an emulator
-//! must follow step by step. Seen on one host: 14 million instructions a millisecond on the
+//! must follow step by step. Seen on one host: 14 million instructions a millisecond natively on the
 //! processor, 0.52 million in QEMU's translating emulator, 0.001 million where the kernel interprets
 //! them one by one. [`HARDWARE_INSTRUCTIONS_PER_MS`] lies between.
 //!

@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -136,6 +137,15 @@ impl Strategy {
             strategy: Self::Ascending { mark_every_page },
             reason,
         }
+    }
+}
+
+/// What the file system of a file or directory is called, also where it is behind FUSE: `ext4`,
+/// `ntfs (by FUSE)`, `fuse (unknown: ...)` with what stood in the way.
+pub fn file_system_name(file: impl AsFd) -> String {
+    match valid_data::of(file) {
+        ValidData::Kept { file_system } | ValidData::NotKept { file_system } => file_system,
+        ValidData::Unknown { obstacle } => format!("unknown: {obstacle}"),
     }
 }
 

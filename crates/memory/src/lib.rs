@@ -21,7 +21,9 @@ mod ram_file;
 mod volatile;
 mod writeback;
 
-pub use choice::{ChosenStrategy, NoRamFile, RamFileChoice, StrategyReason, WritebackChoice};
+pub use choice::{
+    ChosenStrategy, NoRamFile, RamFileChoice, StrategyReason, WritebackChoice, file_system_name,
+};
 pub use copy::{CopyError, CopyReport};
 pub use dirty::{DirtyLogError, DirtySet};
 pub use extents::{ExtentList, FileExtent};

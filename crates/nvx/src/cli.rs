@@ -3,17 +3,25 @@
 mod bench;
 mod doctor;
 mod generate;
+mod perf;
 mod suggest;
 
 use std::path::PathBuf;
 
-pub use bench::{BenchArgs, BenchCommand, WritebackArgs};
+pub use bench::{
+    BenchArgs, BenchCommand, Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs,
+    WritebackArgs,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
 pub use generate::{CompletionsArgs, ManArgs};
 use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
 use nvx_probe_guest::{Fill, ProbeParams};
+pub use perf::{
+    CollectArgs, EvaluateArgs, GateArgs, ImportArgs, PerfArgs, PerfCommand, PersistArgs,
+    ProvenanceArgs, ReportArgs, RulesName, ValidateArgs,
+};
 
 use crate::size;
 
@@ -43,6 +51,7 @@ pub enum Command {
     Inspect(InspectArgs),
     Guest(GuestArgs),
     Bench(BenchArgs),
+    Perf(PerfArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
@@ -52,7 +61,8 @@ pub enum Command {
 /// Which guest to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Guest {
-    /// The built-in guest that fills, verifies and re-dirties its RAM
+    // The built-in guest that fills, verifies and re-dirties its RAM. Not a documentation comment:
+    // one on a value makes clap put every description on a line of its own, beyond a screen.
     Probe,
 }
 
@@ -151,7 +161,11 @@ pub struct CaptureCommandArgs {
 
 /// Ask about or steer a running VM that was started with --control
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  nvx ctl status --control ./vm.sock --json")]
+#[command(
+    after_help = "Actions:\n  status  tell about the VM\n  pause   let the vCPUs stand still\n  \
+resume  let the vCPUs run\n  stop    end the VM; its process ends with 143\n\n\
+Example:\n  nvx ctl status --control ./vm.sock --json"
+)]
 pub struct CtlArgs {
     /// What to do
     #[arg(value_enum)]
@@ -164,16 +178,12 @@ pub struct CtlArgs {
     pub json: bool,
 }
 
-/// What `nvx ctl` does.
+/// What `nvx ctl` does; the help text of the command says it to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CtlAction {
-    /// Tell about the VM
     Status,
-    /// Let the vCPUs stand still
     Pause,
-    /// Let the vCPUs run
     Resume,
-    /// End the VM; its process ends with 143
     Stop,
 }
 

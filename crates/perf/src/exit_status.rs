@@ -12,30 +12,34 @@ pub enum ExitStatus {
     Regression,
     /// Arguments or input are wrong.
     BadInput,
+    /// Nothing can be said: measured on another kind of host than what it is compared with.
+    Incomparable,
     /// Nothing is certain: measure again.
     Suspect,
 }
 
 impl ExitStatus {
-    /// The process's exit code: 0, 1, 2 or 75.
+    /// The process's exit code: 0, 1, 2, 3 or 75.
     pub fn code(self) -> u8 {
         match self {
             ExitStatus::Good => 0,
             ExitStatus::Regression => 1,
             ExitStatus::BadInput => 2,
+            ExitStatus::Incomparable => 3,
             ExitStatus::Suspect => 75,
         }
     }
 
     /// The status of two verdicts together: bad input before any regression, a regression before any
-    /// suspect.
+    /// suspect, a suspect before what cannot be compared.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let rank = |status| match status {
             ExitStatus::Good => 0,
-            ExitStatus::Suspect => 1,
-            ExitStatus::Regression => 2,
-            ExitStatus::BadInput => 3,
+            ExitStatus::Incomparable => 1,
+            ExitStatus::Suspect => 2,
+            ExitStatus::Regression => 3,
+            ExitStatus::BadInput => 4,
         };
         if rank(other) > rank(self) {
             other
@@ -47,13 +51,14 @@ impl ExitStatus {
 
 #[cfg(test)]
 mod tests {
-    use super::ExitStatus::{BadInput, Good, Regression, Suspect};
+    use super::ExitStatus::{BadInput, Good, Incomparable, Regression, Suspect};
 
     #[test]
     fn the_worse_verdict_wins_in_either_order() {
         for (left, right, both, code) in [
             (Good, Good, Good, 0),
-            (Good, Suspect, Suspect, 75),
+            (Good, Incomparable, Incomparable, 3),
+            (Incomparable, Suspect, Suspect, 75),
             (Suspect, Regression, Regression, 1),
             (Regression, BadInput, BadInput, 2),
         ] {

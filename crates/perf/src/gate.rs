@@ -54,7 +54,8 @@ pub struct GateRequest {
     pub base: PathBuf,
     /// Rows of the candidate: exactly one commit.
     pub candidate: PathBuf,
-    /// The candidate branch's history file, in which metrics may have been reset.
+    /// The candidate branch's history file, in which metrics may have been reset; or the directory that
+    /// it lies in, under the base's name.
     pub candidate_history: Option<PathBuf>,
     /// Allow more than half of a file's metrics to be reset at once.
     pub allow_reset: bool,

@@ -51,5 +51,5 @@ pub use provenance::{
     CommitRange, GitError, Provenance, ProvenanceRequest, ProvenanceVerdict, is_repository,
     provenance,
 };
-pub use replace_file::ReplaceError;
+pub use replace_file::{ReplaceError, write_file};
 pub use report::{Report, ReportRequest, SeriesReport, report};

@@ -105,6 +105,14 @@ impl ReplaceGuard {
     }
 }
 
+/// Writes a file that is as it was or has the new content, whenever this process or the machine ends.
+///
+/// # Errors
+/// It cannot be written, or another process of this kind is writing in the same directory.
+pub fn write_file(path: &Path, content: &[u8]) -> Result<(), ReplaceError> {
+    ReplaceGuard::take(path)?.replace(content)
+}
+
 fn directory_of(target: &Path) -> PathBuf {
     match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -221,11 +221,15 @@ impl Mark {
         let commit = commits
             .get(self.since)
             .map_or("", |commit| crate::adaptive::findings::short(commit));
+        let (size, side) = if self.worse_percent < 0.0 {
+            (-self.worse_percent, "better")
+        } else {
+            (self.worse_percent, "worse")
+        };
         format!(
-            "{}{} {:+.1} % worse since {commit}.",
+            "{}{} {size:.1} % {side} since {commit}.",
             if self.common { "common " } else { "" },
             self.kind.word(),
-            self.worse_percent
         )
     }
 }

@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -66,6 +66,18 @@ fn commits(history: &Path) -> usize {
     history.commits.len()
 }
 
+/// Waits until the writer has written something, or has ended; at most about 20 seconds.
+fn wait_for_growth(history: &Path, child: &mut Child) {
+    let length = || fs::metadata(history).map_or(0, |metadata| metadata.len());
+    let before = length();
+    for _ in 0..4000 {
+        if length() > before || !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_killed_writer_leaves_the_old_history_or_the_new_one() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -79,7 +91,8 @@ fn a_killed_writer_leaves_the_old_history_or_the_new_one() {
             .stderr(Stdio::null())
             .spawn()
             .expect("started");
-        sleep(Duration::from_millis(30 + 7 * kill));
+        wait_for_growth(&history, &mut child);
+        sleep(Duration::from_millis(kill));
         // One that has ended by itself has nothing left to be killed.
         let _ = child.kill();
         child.wait().expect("waited for");

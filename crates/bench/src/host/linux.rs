@@ -13,7 +13,14 @@ use super::ScratchVolume;
 const SECTOR_BYTES: u64 = 512;
 /// File systems whose contents are on another machine, as mount types.
 const NETWORK_TYPES: [&str; 8] = [
-    "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.s3fs",
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "9p",
+    "ceph",
+    "fuse.sshfs",
+    "fuse.s3fs",
 ];
 
 /// Facts about the machine.
@@ -59,7 +66,9 @@ fn cpu_line<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn memory_total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -163,8 +172,14 @@ mod tests {
     fn the_longest_and_last_mount_counts() {
         let mounts = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /tmp rw shared:1 - tmpfs t rw\n\
                       3 1 0:6 / /tmp rw - nfs4 host:/x rw\n4 1 0:7 / /tm rw - xfs x rw\n";
-        assert_eq!(mount_type(mounts, Path::new("/tmp/x")).as_deref(), Some("nfs4"));
-        assert_eq!(mount_type(mounts, Path::new("/home")).as_deref(), Some("ext4"));
+        assert_eq!(
+            mount_type(mounts, Path::new("/tmp/x")).as_deref(),
+            Some("nfs4")
+        );
+        assert_eq!(
+            mount_type(mounts, Path::new("/home")).as_deref(),
+            Some("ext4")
+        );
         assert_eq!(mount_type("", Path::new("/")), None);
     }
 
@@ -172,7 +187,14 @@ mod tests {
     fn counters_are_read() {
         let stat = "10 1 8 9 21 3 4096 77 0 55 6 1 2 3 4\n";
         let counters = device_counters(stat).expect("counters");
-        assert_eq!((counters.read_bytes, counters.written_bytes, counters.busy_ms), (4096, 4096 * 512, 55));
+        assert_eq!(
+            (
+                counters.read_bytes,
+                counters.written_bytes,
+                counters.busy_ms
+            ),
+            (4096, 4096 * 512, 55)
+        );
         assert_eq!(device_counters("1 2 3"), None);
     }
 }

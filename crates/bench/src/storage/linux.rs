@@ -29,7 +29,11 @@ fn kib_line(text: &str, name: &str) -> Option<u64> {
 }
 
 fn plain_line(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// The total of the line `some` (Linux, Documentation/accounting/psi.rst).
@@ -44,9 +48,15 @@ mod tests {
 
     #[test]
     fn lines_are_found() {
-        assert_eq!(kib_line("MemFree: 1 kB\nDirty:   3 kB\n", "Dirty:"), Some(3072));
+        assert_eq!(
+            kib_line("MemFree: 1 kB\nDirty:   3 kB\n", "Dirty:"),
+            Some(3072)
+        );
         assert_eq!(kib_line("", "Dirty:"), None);
-        assert_eq!(plain_line("rchar: 1\nwrite_bytes: 77\n", "write_bytes:"), Some(77));
+        assert_eq!(
+            plain_line("rchar: 1\nwrite_bytes: 77\n", "write_bytes:"),
+            Some(77)
+        );
         let pressure = "some avg10=1.00 avg60=0 avg300=0 total=42\nfull avg10=0 total=7\n";
         assert_eq!(pressure_us(pressure), Some(42));
         assert_eq!(pressure_us(""), None);

@@ -14,7 +14,7 @@ const STILL: Duration = Duration::from_millis(200);
 /// How often the counter is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A device that does not come to rest within this time has other writers.
-const STILL_LIMIT: Duration = Duration::from_secs(2);
+const STILL_LIMIT: Duration = Duration::from_millis(800);
 /// A device that writes less than this while it is waited for is at rest all the same: the records of
 /// a file system that has just made or removed a file, written at its leisure.
 const NOISE_BYTES: u64 = 256 << 10;

@@ -129,7 +129,7 @@ fn a_failing_first_run_is_an_error() {
 fn single_runs_report_what_they_did() {
     for parent in [std::env::temp_dir(), "/dev/shm".into()] {
         let directory = tempfile::tempdir_in(&parent).unwrap();
-        let in_memory = FileSystem::of(Directory::open(directory.path()).unwrap())
+        let in_memory = nvx_host::FileSystem::of(Directory::open(directory.path()).unwrap())
             .unwrap()
             .is_memory();
         let prepared = prepare(directory.path(), "prepared");

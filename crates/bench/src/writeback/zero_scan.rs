@@ -36,7 +36,7 @@ pub(super) fn measure(size_bytes: u64) -> Result<ZeroScan, WritebackBenchError> 
     let memory = GuestMemory::anonymous(super::layout(bytes)?)?;
     // Each page is given memory of its own: untouched ones would all be one page of zeros.
     touch(&memory, bytes)?;
-    let plain_memory = vec![black_box(0_u64); (bytes / 8) as usize];
+    let plain_memory: Vec<u64> = (0..bytes / 8).map(|_| black_box(0)).collect();
     let mut scan = ZeroScan {
         bytes,
         detection: Vec::with_capacity(ROUNDS),

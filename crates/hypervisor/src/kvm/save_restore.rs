@@ -192,12 +192,12 @@ pub(super) const XSAVE: (Save, Restore) = (
             "KVM_GET_XSAVE2",
         ))?;
         let fixed = area.as_fam_struct_ref().xsave.region;
-        state.xsave = fixed
-            .iter()
-            .chain(area.as_slice())
-            .flat_map(|word| word.to_le_bytes())
-            .take(size_bytes)
-            .collect();
+        let mut bytes = Vec::with_capacity(size_bytes.next_multiple_of(size_of::<u32>()));
+        for word in fixed.iter().chain(area.as_slice()) {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.truncate(size_bytes);
+        state.xsave = bytes;
         Ok(())
     },
     |vcpu, state| {

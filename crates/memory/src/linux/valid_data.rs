@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -30,8 +31,8 @@ pub(crate) fn is_dense(file: &File) -> bool {
 }
 
 /// What is known of the file system of `file`.
-pub(crate) fn of(file: &File) -> ValidData {
-    let file_system = match FileSystem::of(file) {
+pub(crate) fn of(file: impl AsFd) -> ValidData {
+    let file_system = match FileSystem::of(file.as_fd()) {
         Ok(file_system) => file_system,
         Err(error) => {
             return ValidData::Unknown {
@@ -43,14 +44,17 @@ pub(crate) fn of(file: &File) -> ValidData {
         FileSystemKind::Ntfs3 | FileSystemKind::Exfat => ValidData::Kept {
             file_system: file_system.name().to_owned(),
         },
-        FileSystemKind::Fuse => behind_fuse(file),
+        FileSystemKind::Fuse => behind_fuse(file.as_fd()),
         _ => ValidData::NotKept {
-            file_system: file_system.name().to_owned(),
+            file_system: match file_system.name() {
+                "unknown" => format!("file system {:#x}", file_system.magic),
+                name => name.to_owned(),
+            },
         },
     }
 }
 
-fn behind_fuse(file: &File) -> ValidData {
+fn behind_fuse(file: BorrowedFd<'_>) -> ValidData {
     let obstacle = match served_device(file) {
         Ok(Some(device)) => match boot_sector(&device) {
             Ok(sector) => return from_boot_sector(&sector, &device),
@@ -63,8 +67,8 @@ fn behind_fuse(file: &File) -> ValidData {
 }
 
 /// The block device that a FUSE server serves; `None` if it serves something else.
-fn served_device(file: &File) -> io::Result<Option<PathBuf>> {
-    let device = file.metadata()?.dev();
+fn served_device(file: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+    let device = rustix::fs::fstat(file)?.st_dev;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let number = (rustix::fs::major(device), rustix::fs::minor(device));
     let Some(source) = mount_source(&mounts, number) else {

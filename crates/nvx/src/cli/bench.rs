@@ -1,9 +1,11 @@
 //! `nvx bench`: one subcommand per thing that can be measured, each with a file of its own.
 
+mod lifecycle;
 mod writeback;
 
 use clap::{Args, Subcommand};
 
+pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
 pub use writeback::WritebackArgs;
 
 /// Measure
@@ -15,5 +17,8 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    Lifecycle(LifecycleArgs),
+    Show(ShowArgs),
+    Disturb(DisturbArgs),
     Writeback(WritebackArgs),
 }

@@ -1,5 +1,6 @@
 //! `nvx bench`.
 
+mod lifecycle;
 mod writeback;
 
 use std::process::ExitCode;
@@ -10,6 +11,9 @@ use crate::exit::Failure;
 /// Carries out the measurement asked for.
 pub fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
     match args.command {
+        BenchCommand::Lifecycle(args) => lifecycle::run(args),
+        BenchCommand::Show(args) => lifecycle::show(&args),
+        BenchCommand::Disturb(args) => lifecycle::run_disturbance(&args),
         BenchCommand::Writeback(args) => writeback::run(args),
     }
 }

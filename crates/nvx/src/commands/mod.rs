@@ -7,6 +7,7 @@ mod doctor;
 mod generate;
 mod guest;
 mod inspect;
+mod perf;
 mod restore;
 mod run;
 mod session;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli, profile: Profile) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(args),
         Command::Guest(args) => guest::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Perf(args) => perf::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

@@ -23,12 +23,29 @@ pub struct Vm {
 impl Vm {
     /// Starts `command` with its socket in `directory`, and waits for the guest's line `ready`.
     pub fn start(command: &[OsString], directory: &Path, ready: &str) -> Self {
+        let mut vm = Self::spawn(command, directory);
+        vm.guest.line(ready);
+        vm
+    }
+
+    /// The same for a guest that says nothing: waits until a client can be heard.
+    pub fn start_mute(command: &[OsString], directory: &Path) -> Self {
+        let mut vm = Self::spawn(command, directory);
+        let socket = vm.socket.clone();
+        vm.guest.wait_for("a control socket", |_| {
+            UnixStream::connect(&socket).is_ok().then_some(())
+        });
+        vm
+    }
+
+    fn spawn(command: &[OsString], directory: &Path) -> Self {
         let socket = directory.join("control");
         let mut all = command.to_vec();
         all.extend(["--control".into(), socket.clone().into()]);
-        let mut guest = start(&all);
-        guest.line(ready);
-        Self { guest, socket }
+        Self {
+            guest: start(&all),
+            socket,
+        }
     }
 
     /// Runs `nvx ctl ACTION` to its end.

@@ -147,7 +147,7 @@ fn name_of(series: &[Series], index: usize) -> String {
         .unwrap_or_default()
 }
 
-/// The findings of one commit; `first` is the place of the panel's first commit in the judge's count.
+/// The findings of one commit, which is at this place of the panel.
 pub(crate) fn findings(panel: &Panel, at: usize, judgement: &Judgement) -> Vec<Finding> {
     let commit = |at: usize| panel.commits.get(at).cloned().unwrap_or_default();
     let mut findings: Vec<Finding> = judgement

@@ -29,6 +29,8 @@ pub(crate) struct Panel {
     pub(crate) columns: Vec<Vec<f64>>,
     /// Per commit: its host.
     pub(crate) hosts: Vec<Host>,
+    /// Fingerprints of the kinds of host, each at its number.
+    kinds: Vec<String>,
 }
 
 /// Units of memory sizes.
@@ -70,10 +72,19 @@ impl Panel {
             .collect();
         Self {
             hosts,
+            kinds: kinds.into_iter().map(str::to_owned).collect(),
             series,
             commits: kept.iter().map(|commit| commit.commit.clone()).collect(),
             columns,
         }
+    }
+
+    /// The kind of host with a fingerprint; one that no commit has is a kind of its own.
+    pub(crate) fn kind(&self, fingerprint: &str) -> usize {
+        self.kinds
+            .iter()
+            .position(|kind| kind == fingerprint)
+            .unwrap_or(self.kinds.len())
     }
 }
 

@@ -78,17 +78,20 @@ pub(super) fn check_fit(
 
 /// Metrics that the candidate branch's history has dropped. A file that does not exist drops nothing.
 pub(super) fn read_resets(request: &GateRequest, base: &History) -> Result<Vec<String>, GateError> {
-    let Some(path) = request
-        .candidate_history
-        .as_ref()
-        .filter(|path| path.exists())
-    else {
+    let Some(path) = request.candidate_history.as_deref() else {
         return Ok(Vec::new());
     };
-    let history = History::read(path, NameRule::History)?;
+    let path = match request.base.file_name() {
+        Some(name) if path.is_dir() => path.join(name),
+        _ => path.to_owned(),
+    };
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let history = History::read(&path, NameRule::History)?;
     if history.identity != base.identity {
         return Err(GateError::OtherIdentity {
-            path: path.clone(),
+            path,
             found: history.identity,
             other: request.base.clone(),
             wanted: base.identity.clone(),
@@ -107,7 +110,7 @@ pub(super) fn read_resets(request: &GateRequest, base: &History) -> Result<Vec<S
         .collect();
     if 2 * resets.len() > base.metrics.len() && !request.allow_reset {
         return Err(GateError::TooManyResets {
-            path: path.clone(),
+            path,
             count: resets.len(),
             of: base.metrics.len(),
         });

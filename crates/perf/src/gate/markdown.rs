@@ -11,6 +11,7 @@ pub(super) fn status_word(status: ExitStatus) -> &'static str {
         ExitStatus::Good => "passed",
         ExitStatus::Regression => "regression",
         ExitStatus::BadInput => "bad input",
+        ExitStatus::Incomparable => "incomparable: measured on another kind of host",
         ExitStatus::Suspect => "suspect: measure again",
     }
 }
@@ -145,7 +146,7 @@ pub(super) fn replay(result: &ReplayResult) -> String {
     let mut text = String::new();
     for file in &result.files {
         text.push_str(&format!(
-            "### {}: {}\n\n{} commits, {} rules.\n\n",
+            "### {}: newest commit {}\n\n{} commits, {} rules.\n\n",
             escaped(&file.identity.to_string()),
             status_word(file.status),
             file.commits,

@@ -131,15 +131,11 @@ fn judge_adaptive(
     let judgement = after.step(&panel.columns[last], panel.hosts[last]);
     count(&panel, &after, &rule, result);
 
-    let again = second.again.as_ref().map(|(path, again)| {
-        (
-            *path,
-            before
-                .clone()
-                .step(&values_of(&panel, again), panel.hosts[last]),
-            again,
-        )
-    });
+    let again = second
+        .again
+        .as_ref()
+        .map(|(path, rows)| Again::judge(path, rows, &before, &panel, &result.commit))
+        .transpose()?;
     for finding in findings(&panel, last, &judgement) {
         if finding.kind != FindingKind::Suspect {
             result.findings.push(before_candidate(finding));
@@ -154,6 +150,9 @@ fn judge_adaptive(
         } else if suspicion.metric.is_none() && after.model.host_changed(0, last) {
             finding.kind = FindingKind::HostChange;
             finding.to_be_sure = "a measurement on a host that the base was measured on".to_owned();
+            if second.compare.is_some() || again.as_ref().is_some_and(|again| !again.other_host) {
+                decide(&mut finding, suspicion, second, again.as_ref())?;
+            }
         } else {
             decide(&mut finding, suspicion, second, again.as_ref())?;
         }
@@ -163,6 +162,7 @@ fn judge_adaptive(
         result.status = result.status.and(match finding.kind {
             FindingKind::Regression => ExitStatus::Regression,
             FindingKind::Suspect => ExitStatus::Suspect,
+            FindingKind::HostChange if finding.called == result.commit => ExitStatus::Incomparable,
             _ => ExitStatus::Good,
         });
     }
@@ -218,7 +218,39 @@ fn began_before(
         .then(|| panel.commits[at].clone())
 }
 
-type Again<'a> = (&'a Path, Judgement, &'a History);
+/// A second measurement, judged in place of the first.
+struct Again<'a> {
+    path: &'a Path,
+    rows: &'a History,
+    judgement: Judgement,
+    /// It was measured on a kind of host that the base does not have.
+    other_host: bool,
+}
+
+impl<'a> Again<'a> {
+    fn judge(
+        path: &'a Path,
+        rows: &'a History,
+        before: &Judge<'_>,
+        panel: &Panel,
+        commit: &str,
+    ) -> Result<Self, GateError> {
+        let last = panel.columns.len() - 1;
+        // A second measurement that says nothing of its host was made where the first one was.
+        let host = match Hosts::read_beside(path)?.fingerprint(commit) {
+            Some(fingerprint) => Some(panel.kind(fingerprint)),
+            None => panel.hosts[last],
+        };
+        let mut judge = before.clone();
+        let judgement = judge.step(&values_of(panel, rows), host);
+        Ok(Self {
+            path,
+            rows,
+            judgement,
+            other_host: judge.model.host_changed(0, last),
+        })
+    }
+}
 
 /// A comparison decides; else a second measurement; else it stays a suspect.
 fn decide(
@@ -242,17 +274,17 @@ fn decide(
             worse.ok_or_else(|| lacks(path))?,
             "the comparison of both builds",
         )
-    } else if let Some((path, judgement, rows)) = again {
+    } else if let Some(again) = again {
         if name
             .as_ref()
-            .is_some_and(|name| rows.metric_index(name).is_none())
+            .is_some_and(|name| again.rows.metric_index(name).is_none())
         {
-            return Err(lacks(path));
+            return Err(lacks(again.path));
         }
         let same =
             |other: &Suspicion| other.metric == suspicion.metric && other.unit == suspicion.unit;
         (
-            judgement.suspicions.iter().any(same),
+            again.judgement.suspicions.iter().any(same),
             "the second measurement",
         )
     } else {

@@ -130,7 +130,7 @@ impl ReplayResult {
         let mut text = String::new();
         for file in &self.files {
             text.push_str(&format!(
-                "{}: {} commits, {} rules: {}\n",
+                "{}: {} commits, {} rules; newest commit: {}\n",
                 file.path.display(),
                 file.commits,
                 self.rules,

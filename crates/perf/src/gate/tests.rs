@@ -407,13 +407,18 @@ fn a_change_that_comes_with_another_host_is_named_so() {
     assert_eq!(common(&file, FindingKind::HostChange), 1);
 }
 
+/// The last commit is measured on a slower kind of host.
+fn with_slow_candidate() -> Recipe {
+    Recipe {
+        slow_host: vec![39],
+        ..Recipe::default()
+    }
+}
+
 #[test]
 fn a_candidate_on_another_kind_of_host_is_named_so() {
     let place = Place::new();
-    let request = place.split(&Recipe {
-        slow_host: vec![39],
-        ..Recipe::default()
-    });
+    let mut request = place.split(&with_slow_candidate());
     assert_eq!(gate(&request).expect("judged").status, ExitStatus::Suspect);
     write_hosts(&request.base, |_| "fast", 39);
     let slow = HostEntry {
@@ -425,11 +430,40 @@ fn a_candidate_on_another_kind_of_host_is_named_so() {
     book.add(slow);
     fs::write(Hosts::path_beside(&request.candidate), book.to_json_lines()).expect("written");
     let result = gate(&request).expect("judged");
-    assert_eq!(result.status, ExitStatus::Good);
+    assert_eq!(result.status, ExitStatus::Incomparable);
     assert_eq!(
         kinds(&result),
         [(FindingKind::HostChange, "common to all metrics")]
     );
+
+    // A second measurement says nothing new there; one on the base's kind of host does.
+    let slow = part(&with_slow_candidate().history(), 39..40);
+    let fast = part(&Recipe::default().history(), 39..40);
+    for (rows, host, status) in [
+        (&slow, None, ExitStatus::Incomparable),
+        (&slow, Some("fast"), ExitStatus::Regression),
+        (&fast, Some("fast"), ExitStatus::Good),
+    ] {
+        let again = place.write("again.csv", rows);
+        let beside = Hosts::path_beside(&again);
+        let _ = fs::remove_file(&beside);
+        if let Some(host) = host {
+            let entry = HostEntry {
+                commit: commit(39),
+                fingerprint: host.to_owned(),
+                host: None,
+            };
+            let mut book = Hosts::default();
+            book.add(entry);
+            fs::write(&beside, book.to_json_lines()).expect("written");
+        }
+        request.rules = GateRules::Adaptive {
+            again: Some(again),
+            compare: None,
+        };
+        let result = gate(&request).expect("judged");
+        assert_eq!(result.status, status, "{host:?}: {:?}", result.findings);
+    }
 }
 
 #[test]

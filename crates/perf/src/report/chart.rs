@@ -6,17 +6,17 @@ use crate::csv::format_p50;
 
 /// Size of a chart in its own units.
 const WIDTH: f64 = 400.0;
-const HEIGHT: f64 = 130.0;
+const HEIGHT: f64 = 136.0;
 /// Room around the plot: labels stand above and below it.
 const SIDE: f64 = 6.0;
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = 16.0;
+const TOP: f64 = 19.0;
+const BOTTOM: f64 = 19.0;
 
 /// Colours of a picture of its own; on the page they are the page's.
-const PICTURE_STYLE: &str = "<style>svg{background:#fff;color:#1b1f24;font:11px sans-serif}\
+const PICTURE_STYLE: &str = "<style>svg{background:#fff;color:#57606a;font:13px sans-serif}\
 .band{fill:#0969da26}.line{fill:none;stroke:#0969da;stroke-width:1.5}.shift{stroke:#6e7781;stroke-dasharray:3 3}\
 .m-regression{fill:#cf222e}.m-suspect{fill:#bf8700}.m-improvement{fill:#1a7f37}.m-other{fill:#6e7781}\
-.label{fill:currentColor;font-size:11px}</style>";
+.label{fill:currentColor;font-size:13px}</style>";
 
 /// A value with four significant digits.
 pub(super) fn number(value: f64) -> String {

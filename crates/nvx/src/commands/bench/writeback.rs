@@ -134,7 +134,7 @@ fn table(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "{:<12}{:<18}{:>9}{:>9}{:>9}{:>8}{:>9}{:>9}{:>7}{:>9}{:>6}",
+        "{:<12}{:<18}{:>9}{:>9}{:>9}{:>8}{:>9}{:>9}{:>9}{:>9}{:>6}",
         "dirty",
         "strategy",
         "p50 ms",
@@ -184,7 +184,7 @@ fn row(cell: &Cell) -> String {
         .iter()
         .any(|sample| sample.other_writers == Some(true));
     let mut text = format!(
-        "{:<12}{:<18}{:>9}{:>9}{:>9}{:>8}{:>9}{:>9}{:>7}{:>9}{:>6}",
+        "{:<12}{:<18}{:>9}{:>9}{:>9}{:>8}{:>9}{:>9}{:>9}{:>9}{:>6}",
         cell.pattern.to_string(),
         cell.writeback.to_string(),
         of_time(|summary| summary.p50),

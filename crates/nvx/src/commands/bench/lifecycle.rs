@@ -1,0 +1,300 @@
+//! `nvx bench lifecycle`, `show` and `disturb`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nvx_bench::accept::{AcceptError, accept, attempt_file, platform_of, write_json};
+use nvx_bench::disturb::{Disturbance, Disturber, disturb, stop_at_end_of_input};
+use nvx_bench::host::ExecutionFacts;
+use nvx_bench::result::LifecycleResult;
+use nvx_bench::{CacheState, LifecycleRequest, RunPlan, Step, Watcher, run_lifecycle, show};
+use nvx_host::{Termination, TerminationSignals};
+use nvx_hypervisor::{HARDWARE_INSTRUCTIONS_PER_MS, Selected, measure_execution, open_backend};
+use nvx_probe_guest::ProbeParams;
+
+use crate::cli::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
+use crate::commands::perf::validation_text;
+use crate::exit::Failure;
+use crate::output;
+
+/// Measures, and with `--accept` judges.
+pub fn run(args: LifecycleArgs) -> Result<ExitCode, Failure> {
+    // Before any thread is started: they inherit the mask.
+    let signals = TerminationSignals::take_over()
+        .context("cannot take over signals")
+        .map_err(Failure::monitor)?;
+    let plan = plan(&args).map_err(Failure::input)?;
+    match &args.accept {
+        Some(directory) => run_accepted(&args, &plan, &signals, directory),
+        None => run_once(&args, &plan, &signals),
+    }
+}
+
+fn plan(args: &LifecycleArgs) -> anyhow::Result<RunPlan> {
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("cannot find this program's own file")?,
+    };
+    let (request, execution) = subject(&args.subject, program)?;
+    let caches = match args.cache {
+        Cache::Warm => vec![CacheState::Warm],
+        Cache::Cold => vec![CacheState::Cold],
+        Cache::Both => vec![CacheState::Warm, CacheState::Cold],
+    };
+    let memories = match (args.memories.is_empty(), args.cache) {
+        (true, Cache::Warm) => Vec::new(),
+        (true, _) => vec![args.subject.memory],
+        (false, _) => args.memories.clone(),
+    };
+    for memory in &memories {
+        check_memory(*memory, &request.probe).context("--memories")?;
+    }
+    Ok(RunPlan {
+        request,
+        warmups: args.subject.warmups,
+        runs: args.samples,
+        matrix_memories_bytes: memories,
+        matrix_caches: caches,
+        commit: args.commit.clone(),
+        disturbances: args.disturb.iter().map(Disturbance::to_string).collect(),
+        execution,
+    })
+}
+
+/// What a build is asked to run, and how this host carries it out.
+pub(super) fn subject(
+    args: &SubjectArgs,
+    program: PathBuf,
+) -> anyhow::Result<(LifecycleRequest, ExecutionFacts)> {
+    let Selected { backend, notice } = open_backend(args.backend, None)?;
+    if let Some(notice) = notice {
+        output::message(&notice);
+    }
+    let probe = ProbeParams {
+        fill: args.fill,
+        ..Default::default()
+    };
+    check_memory(args.memory, &probe).context("--memory")?;
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let execution = ExecutionFacts {
+        // A host where the trial fails is one of which it cannot be told.
+        guest_instructions_per_ms: measure_execution(backend.as_ref())
+            .ok()
+            .map(|speed| speed.instructions_per_ms),
+        hardware_instructions_per_ms: HARDWARE_INSTRUCTIONS_PER_MS,
+    };
+    let request = LifecycleRequest {
+        program,
+        backend: backend.name().to_owned(),
+        memory_bytes: args.memory,
+        vcpus: args.vcpus,
+        probe,
+        scratch: Some(scratch),
+        limit: Duration::from_secs(args.timeout),
+    };
+    Ok((request, execution))
+}
+
+fn check_memory(memory_bytes: u64, probe: &ProbeParams) -> anyhow::Result<()> {
+    let layout = nvx_machine::ram_layout(memory_bytes)?;
+    let low_ram_bytes = layout.ranges().first().map_or(0, |range| range.size_bytes);
+    probe.check(low_ram_bytes)?;
+    Ok(())
+}
+
+fn run_once(
+    args: &LifecycleArgs,
+    plan: &RunPlan,
+    signals: &TerminationSignals,
+) -> Result<ExitCode, Failure> {
+    let resumed = match args.resume {
+        true => Some(read(&args.output).map_err(Failure::input)?),
+        false => None,
+    };
+    let mut watcher = Onlooker::new(&args.output, args, plan, signals);
+    let outcome = run_lifecycle(plan, resumed, &mut watcher);
+    let interrupted = watcher.interrupted;
+    drop(watcher);
+    let result = match (outcome, interrupted) {
+        (Ok(result), _) => result,
+        (Err(error), Some(termination)) => {
+            output::message(&format!("{error}: {}", args.output.display()));
+            return Ok(ExitCode::from(termination.exit_code()));
+        }
+        (Err(error), None) => return Err(Failure::input(error)),
+    };
+    if args.json {
+        output::json(&result).map_err(Failure::monitor)?;
+    } else {
+        output::result(&show::text(&result));
+        output::message(&format!("the result is {}", args.output.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_accepted(
+    args: &LifecycleArgs,
+    plan: &RunPlan,
+    signals: &TerminationSignals,
+    directory: &Path,
+) -> Result<ExitCode, Failure> {
+    let mut interrupted = None;
+    let outcome = accept(directory, |attempt| {
+        if let Some(of) = platform_of(directory) {
+            output::message(&format!("attempt {attempt}, for {of}"));
+        }
+        let mut watcher =
+            Onlooker::new(&directory.join(attempt_file(attempt)), args, plan, signals);
+        let result = run_lifecycle(plan, None, &mut watcher);
+        interrupted = watcher.interrupted;
+        result
+    });
+    let acceptance = match (outcome, interrupted) {
+        (Ok(acceptance), _) => acceptance,
+        (Err(AcceptError::Measure(error)), Some(termination)) => {
+            output::message(&error.to_string());
+            return Ok(ExitCode::from(termination.exit_code()));
+        }
+        (Err(error), _) => return Err(Failure::input(error)),
+    };
+    if args.json {
+        output::json(&acceptance).map_err(Failure::monitor)?;
+    } else {
+        for (index, validation) in acceptance.attempts.iter().enumerate() {
+            output::result(&format!(
+                "attempt {}: {}",
+                index + 1,
+                validation_text(validation)
+            ));
+        }
+        match &acceptance.accepted {
+            Some(path) => output::result(&format!("accepted: {}\n", path.display())),
+            None => output::result("nothing was accepted\n"),
+        }
+    }
+    Ok(ExitCode::from(acceptance.exit_code()))
+}
+
+/// Reads a result of this program.
+pub(super) fn read(path: &Path) -> anyhow::Result<LifecycleResult> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("{} is no lifecycle result of this program", path.display()))
+}
+
+/// Shows progress, keeps the result, and disturbs where that is asked for.
+struct Onlooker<'a> {
+    file: PathBuf,
+    line: output::ProgressLine,
+    began: Instant,
+    signals: &'a TerminationSignals,
+    interrupted: Option<Termination>,
+    waiting: Vec<Disturbance>,
+    disturbers: Vec<Disturber>,
+    scratch: PathBuf,
+}
+
+impl<'a> Onlooker<'a> {
+    fn new(
+        file: &Path,
+        args: &LifecycleArgs,
+        plan: &RunPlan,
+        signals: &'a TerminationSignals,
+    ) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: output::ProgressLine::new(),
+            began: Instant::now(),
+            signals,
+            interrupted: None,
+            waiting: args.disturb.clone(),
+            disturbers: Vec::new(),
+            scratch: plan
+                .request
+                .scratch
+                .clone()
+                .unwrap_or_else(std::env::temp_dir),
+        }
+    }
+
+    fn disturb(&mut self, step: Step<'_>) {
+        if step.suite != "generation" {
+            self.disturbers.clear();
+            return;
+        }
+        let Some(sample) = step.sample else { return };
+        let due = |disturbance: &Disturbance| sample + 1 >= disturbance.from_sample;
+        let (now, later) = self.waiting.drain(..).partition(due);
+        self.waiting = later;
+        let now: Vec<Disturbance> = now;
+        for disturbance in now {
+            let started = std::env::current_exe()
+                .and_then(|program| Disturber::start(&program, disturbance, &self.scratch));
+            match started {
+                Ok(disturber) => self.disturbers.push(disturber),
+                Err(error) => output::message(&format!("cannot disturb ({disturbance}): {error}")),
+            }
+        }
+    }
+}
+
+impl Watcher for Onlooker<'_> {
+    fn before(&mut self, step: Step<'_>) {
+        self.disturb(step);
+        let sample = match step.sample {
+            Some(index) => format!("sample {}", index + 1),
+            None => "warm-up".to_owned(),
+        };
+        let left = remaining(self.began.elapsed(), step.done, step.total);
+        self.line.show(&format!(
+            "{}/{} {}, {sample}{left}",
+            step.done + 1,
+            step.total,
+            step.suite
+        ));
+    }
+
+    fn keep(&mut self, result: &LifecycleResult) -> std::io::Result<()> {
+        write_json(&self.file, result)
+    }
+
+    fn is_interrupted(&mut self) -> bool {
+        self.interrupted = self.interrupted.or_else(|| self.signals.take());
+        self.interrupted.is_some()
+    }
+}
+
+/// How long the rest takes if it goes on like this.
+pub(super) fn remaining(elapsed: Duration, done: u32, total: u32) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let left = elapsed.mul_f64(f64::from(total.saturating_sub(done)) / f64::from(done));
+    format!(", about {} s left", left.as_secs() + 1)
+}
+
+/// Shows a result.
+pub fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
+    let result = read(&args.result).map_err(Failure::input)?;
+    match &args.html {
+        Some(path) => {
+            let page = nvx_bench::html::page(&result);
+            std::fs::write(path, page)
+                .with_context(|| format!("cannot write {}", path.display()))
+                .map_err(Failure::input)?;
+        }
+        None => output::result(&show::text(&result)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Disturbs until standard input ends.
+pub fn run_disturbance(args: &DisturbArgs) -> Result<ExitCode, Failure> {
+    let stop = stop_at_end_of_input(args.seconds.map(Duration::from_secs));
+    disturb(args.kind, &args.dir, args.rate, &stop)
+        .with_context(|| format!("--dir {}", args.dir.display()))
+        .map_err(Failure::input)?;
+    Ok(ExitCode::SUCCESS)
+}
