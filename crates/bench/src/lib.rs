@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod compare;
 pub mod disturb;
 
 pub mod host;

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 
 use nvx_profile::{ENVIRONMENT_VARIABLE, LINE_PREFIX, ParsedRecord, parse_line};
 
+/// Time between two looks at whether the process has ended.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// The peak resident set is read at every so many of them: once in a millisecond.
+const PEAK_RSS_TURNS: u32 = 5;
 /// How many of the guest's last lines an error shows.
 const SHOWN_LINES: usize = 5;
 
@@ -147,6 +151,7 @@ pub struct Monitor {
     errors: Option<JoinHandle<Errors>>,
     started: Instant,
     limit: Duration,
+    last_peak_rss_bytes: Option<u64>,
 }
 
 impl Monitor {
@@ -198,6 +203,7 @@ impl Monitor {
             errors: Some(errors),
             started,
             limit,
+            last_peak_rss_bytes: None,
         })
     }
 
@@ -285,6 +291,13 @@ impl Monitor {
                 None => errors.extend([line, "\n"]),
             }
         }
+        // The records may have been seen too late; the peak only grows, so what was read last before the
+        // end, at most a millisecond, is the next best.
+        let last_peak_rss_bytes = self.last_peak_rss_bytes;
+        let capture_seen = capture_seen.map(|seen| CaptureSeen {
+            peak_rss_bytes: seen.peak_rss_bytes.or(last_peak_rss_bytes),
+            ..seen
+        });
         if status.code() != Some(expected) {
             return Err(MonitorError::Status {
                 status: status.to_string(),
@@ -307,6 +320,7 @@ impl Monitor {
     }
 
     fn wait_for_exit(&mut self) -> Result<ExitStatus, MonitorError> {
+        let mut turns = 0u32;
         let deadline = Instant::now() + self.limit;
         loop {
             let status = self.child.try_wait().map_err(|source| MonitorError::Io {
@@ -319,7 +333,13 @@ impl Monitor {
             if Instant::now() >= deadline {
                 return Err(MonitorError::DoesNotEnd { limit: self.limit });
             }
-            std::thread::sleep(Duration::from_micros(200));
+            if turns.is_multiple_of(PEAK_RSS_TURNS)
+                && let Some(peak) = self.peak_rss_bytes()
+            {
+                self.last_peak_rss_bytes = Some(peak);
+            }
+            turns = turns.wrapping_add(1);
+            std::thread::sleep(EXIT_POLL_INTERVAL);
         }
     }
 

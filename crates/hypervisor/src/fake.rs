@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use nvx_memory::{GuestAddress, GuestMemory};
 
@@ -40,22 +41,42 @@ pub enum Step {
 
 /// What a vCPU at [`Step::Deaf`] waits for. Clones are one and the same.
 #[derive(Clone, Debug, Default)]
-pub struct Latch(Arc<(Mutex<bool>, Condvar)>);
+pub struct Latch(Arc<(Mutex<LatchState>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct LatchState {
+    reached: bool,
+    open: bool,
+}
 
 impl Latch {
-    /// Lets the vCPU that waits go on, and any that comes later.
-    pub fn open(&self) {
-        let (opened, changed) = &*self.0;
-        *opened.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        changed.notify_all();
+    /// Waits until a vCPU has come to the latch; false if `timeout` passed before.
+    pub fn wait_until_reached(&self, timeout: Duration) -> bool {
+        let (state, changed) = &*self.0;
+        let guard = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (guard, _) = changed
+            .wait_timeout_while(guard, timeout, |state| !state.reached)
+            .unwrap_or_else(PoisonError::into_inner);
+        guard.reached
     }
 
-    fn wait(&self) {
-        let (opened, changed) = &*self.0;
-        let mut guard = opened.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*guard {
-            guard = changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Lets the vCPU that waits go on, and any that comes later.
+    pub fn open(&self) {
+        self.change(|state| state.open = true);
+    }
+
+    fn pass(&self) {
+        let (state, changed) = &*self.0;
+        self.change(|state| state.reached = true);
+        let guard = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = changed.wait_while(guard, |state| !state.open);
+        drop(passed.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut LatchState)) {
+        let (state, changed) = &*self.0;
+        change(&mut state.lock().unwrap_or_else(PoisonError::into_inner));
+        changed.notify_all();
     }
 }
 
@@ -244,7 +265,7 @@ impl Vcpu for FakeVcpu {
                     }
                 }
                 Step::Spin => return Ok(self.spin()),
-                Step::Deaf(latch) => latch.wait(),
+                Step::Deaf(latch) => latch.pass(),
                 Step::PortWrite(port, data) => {
                     self.buffer = data;
                     return Ok(VcpuExit::PortWrite {

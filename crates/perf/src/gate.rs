@@ -5,7 +5,7 @@
 //! so that a metric beyond its limit is a *suspect*: a second measurement, or an interleaved comparison
 //! of the two builds, decides. Neither of them is ever a row of the history.
 //!
-//! *Main branch* ([`replay`]): every commit of a history is judged in turn, and later commits confirm.
+//! *Main branch* ([`replay()`]): every commit of a history is judged in turn, and later commits confirm.
 
 mod comparison;
 pub(crate) mod fixed;
