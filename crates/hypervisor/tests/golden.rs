@@ -18,18 +18,18 @@ use nvx_hypervisor::{
 struct Numbers(u64);
 
 impl Numbers {
-    fn next(&mut self) -> u64 {
+    fn value(&mut self) -> u64 {
         self.0 += 1;
         self.0
     }
 
     fn next_u32(&mut self) -> u32 {
-        u32::try_from(self.next()).unwrap()
+        u32::try_from(self.value()).unwrap()
     }
 
     fn segment(&mut self) -> Segment {
         Segment {
-            base: self.next(),
+            base: self.value(),
             limit: self.next_u32(),
             selector: self.next_u32(),
             access: self.next_u32(),
@@ -38,7 +38,7 @@ impl Numbers {
 
     fn table(&mut self) -> TableRegister {
         TableRegister {
-            base: self.next(),
+            base: self.value(),
             limit: self.next_u32(),
         }
     }
@@ -46,24 +46,24 @@ impl Numbers {
 
 fn registers(n: &mut Numbers) -> Registers {
     Registers {
-        rax: n.next(),
-        rbx: n.next(),
-        rcx: n.next(),
-        rdx: n.next(),
-        rsi: n.next(),
-        rdi: n.next(),
-        rsp: n.next(),
-        rbp: n.next(),
-        r8: n.next(),
-        r9: n.next(),
-        r10: n.next(),
-        r11: n.next(),
-        r12: n.next(),
-        r13: n.next(),
-        r14: n.next(),
-        r15: n.next(),
-        rip: n.next(),
-        rflags: n.next(),
+        rax: n.value(),
+        rbx: n.value(),
+        rcx: n.value(),
+        rdx: n.value(),
+        rsi: n.value(),
+        rdi: n.value(),
+        rsp: n.value(),
+        rbp: n.value(),
+        r8: n.value(),
+        r9: n.value(),
+        r10: n.value(),
+        r11: n.value(),
+        r12: n.value(),
+        r13: n.value(),
+        r14: n.value(),
+        r15: n.value(),
+        rip: n.value(),
+        rflags: n.value(),
     }
 }
 
@@ -79,14 +79,14 @@ fn system_registers(n: &mut Numbers) -> SystemRegisters {
         ldt: n.segment(),
         gdt: n.table(),
         idt: n.table(),
-        cr0: n.next(),
-        cr2: n.next(),
-        cr3: n.next(),
-        cr4: n.next(),
-        cr8: n.next(),
-        efer: n.next(),
-        apic_base: n.next(),
-        interrupt_bitmap: (0..4).map(|_| n.next()).collect(),
+        cr0: n.value(),
+        cr2: n.value(),
+        cr3: n.value(),
+        cr4: n.value(),
+        cr8: n.value(),
+        efer: n.value(),
+        apic_base: n.value(),
+        interrupt_bitmap: (0..4).map(|_| n.value()).collect(),
     }
 }
 
@@ -96,7 +96,7 @@ fn events(n: &mut Numbers) -> PendingEvents {
         exception_pending: true,
         exception_vector: n.next_u32(),
         exception_error_code: Some(n.next_u32()),
-        exception_payload: Some(n.next()),
+        exception_payload: Some(n.value()),
         interrupt_injected: true,
         interrupt_vector: n.next_u32(),
         interrupt_soft: true,
@@ -129,19 +129,19 @@ fn vcpu() -> VcpuState {
         system_registers: Some(system_registers(n)),
         extended_control_registers: vec![ExtendedControlRegister {
             index: n.next_u32(),
-            value: n.next(),
+            value: n.value(),
         }],
         xsave: vec![1, 2, 3],
         debug_registers: Some(DebugRegisters {
-            addresses: (0..4).map(|_| n.next()).collect(),
-            dr6: n.next(),
-            dr7: n.next(),
+            addresses: (0..4).map(|_| n.value()).collect(),
+            dr6: n.value(),
+            dr7: n.value(),
         }),
         run_state: RunState::SipiReceived as i32,
         lapic: vec![4, 5, 6],
         msrs: vec![Msr {
             index: n.next_u32(),
-            value: n.next(),
+            value: n.value(),
         }],
         events: Some(events(n)),
         tsc_khz: n.next_u32(),
@@ -158,7 +158,7 @@ fn irq_chip() -> IrqChipState {
     }
 }
 
-fn check<S: SavedState + PartialEq>(state: &S) {
+fn check<S: SavedState + PartialEq + std::fmt::Debug>(state: &S) {
     let hex = state
         .to_payload()
         .iter()
