@@ -5,8 +5,10 @@
 //!
 //! | lane | tests | needs |
 //! | --- | --- | --- |
-//! | `unit` | all but the `native_` files, and the documentation's examples | nothing |
+//! | `unit` | all but the files of the other lanes, and the documentation's examples | nothing |
 //! | `native` | integration test files whose name starts with `native_` | `/dev/kvm`, read and write |
+//! | `browser` | integration test files whose name starts with `browser_` | Chromium, Debian's package `chromium` |
+//! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g` |
 //!
 //! # A test that cannot run here
 //!
@@ -28,6 +30,7 @@
 //! do about it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -42,6 +45,9 @@ use crate::workspace::{Workspace, cargo};
 
 /// Names the file that tests append their skips to.
 const SKIPS_VARIABLE: &str = "NVX_TEST_SKIPS";
+
+/// Names of browsers that the tests can steer.
+const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 
 /// What to run.
 #[derive(clap::Args)]
@@ -61,6 +67,10 @@ enum Lane {
     Unit,
     /// The built binary and the back end on this machine's /dev/kvm.
     Native,
+    /// Pages that people look at, in a headless browser.
+    Browser,
+    /// What reaches the device on a real NTFS driver.
+    Ntfs,
 }
 
 impl Lane {
@@ -68,14 +78,18 @@ impl Lane {
         match self {
             Self::Unit => "unit",
             Self::Native => "native",
+            Self::Browser => "browser",
+            Self::Ntfs => "ntfs",
         }
     }
 
     /// Why this lane cannot run here; `None` if it can.
     fn obstacle(self) -> Option<String> {
         match self {
-            Self::Unit => None,
+            // The tests of `ntfs` know best what they need, and skip themselves.
+            Self::Unit | Self::Ntfs => None,
             Self::Native => kvm_obstacle(Path::new("/dev/kvm")),
+            Self::Browser => browser_obstacle(&std::env::var_os("PATH").unwrap_or_default()),
         }
     }
 }
@@ -162,6 +176,14 @@ fn kvm_obstacle(device: &Path) -> Option<String> {
             group_name(metadata.gid())
         )),
     }
+}
+
+/// Why no page can be shown; `None` if a browser is in one of the directories of `path`.
+fn browser_obstacle(path: &OsStr) -> Option<String> {
+    let found = std::env::split_paths(path)
+        .flat_map(|directory| BROWSERS.map(|name| directory.join(name)))
+        .any(|file| file.is_file());
+    (!found).then(|| format!("no {} on the PATH (Debian package: chromium)", BROWSERS[0]))
 }
 
 fn group_name(gid: u32) -> String {
@@ -432,5 +454,7 @@ mod tests {
         let file = kvm_obstacle(Path::new("/etc/passwd")).unwrap();
         assert!(file.contains("not a device"), "{file}");
         assert_eq!(kvm_obstacle(Path::new("/dev/null")), None);
+        let no_browser = browser_obstacle(OsStr::new("/nonexistent:/dev")).unwrap();
+        assert!(no_browser.contains("chromium"), "{no_browser}");
     }
 }

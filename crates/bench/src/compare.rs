@@ -12,6 +12,7 @@
 //! interval and its verdict never disagree.
 
 mod measure;
+mod table;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::HostFingerprint;
 use crate::statistics::signed_rank::{pairs_to_reach, smallest_p};
 pub use measure::{CompareError, ComparePlan, NamedBuild, check_builds, run_comparison};
+pub use table::{Incomparable, merge, text};
 pub use verdict::{ComparisonVerdict, MetricVerdict, judge};
 
 /// The value of `schema`.
@@ -86,7 +88,9 @@ impl MetricKind {
     /// `ms` or `MiB`.
     pub fn unit(self) -> &'static str {
         match self {
-            Self::ColdStartPeakRss | Self::SnapshotGenerationPeakRss | Self::SnapshotRestorePeakRss => "MiB",
+            Self::ColdStartPeakRss
+            | Self::SnapshotGenerationPeakRss
+            | Self::SnapshotRestorePeakRss => "MiB",
             _ => "ms",
         }
     }
@@ -101,10 +105,13 @@ impl std::str::FromStr for MetricKind {
             "restore" => "snapshot_restore",
             other => other.strip_prefix("nvx_").unwrap_or(other),
         };
-        Self::ALL.into_iter().find(|metric| metric.ending() == short).ok_or_else(|| {
-            let known: Vec<&str> = Self::ALL.iter().map(|metric| metric.ending()).collect();
-            format!("'{text}' is no metric; there are {}", known.join(", "))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|metric| metric.ending() == short)
+            .ok_or_else(|| {
+                let known: Vec<&str> = Self::ALL.iter().map(|metric| metric.ending()).collect();
+                format!("'{text}' is no metric; there are {}", known.join(", "))
+            })
     }
 }
 
@@ -138,7 +145,11 @@ pub struct TestPlan {
 impl TestPlan {
     /// The error probability of the primary of each of `pairs` comparisons with the first build.
     pub fn primary_alpha(&self, pairs: usize) -> f64 {
-        let all = if self.secondaries.is_empty() { ALPHA } else { PRIMARY_ALPHA };
+        let all = if self.secondaries.is_empty() {
+            ALPHA
+        } else {
+            PRIMARY_ALPHA
+        };
         all / pairs.max(1) as f64
     }
 
@@ -219,8 +230,18 @@ pub struct ComparedMetric {
 }
 
 impl ComparisonResult {
-    /// The exit code: 1 if any build is worse, 75 if of any it cannot be told, else 0.
+    /// Whether any metric changed between any two builds.
+    pub fn has_change(&self) -> bool {
+        let mut metrics = self.verdicts.iter().flat_map(ComparisonVerdict::all);
+        metrics.any(MetricVerdict::is_change)
+    }
+
+    /// The exit code of a comparison of a build with itself is 1 if there was a false alarm, else 0. Of
+    /// others it is 1 if any build is worse, 75 if of any it cannot be told, else 0.
     pub fn exit_code(&self) -> u8 {
+        if self.aa {
+            return u8::from(self.has_change());
+        }
         let primaries = || self.verdicts.iter().map(|verdict| &verdict.primary.verdict);
         if primaries().any(|verdict| verdict == "worse") {
             1

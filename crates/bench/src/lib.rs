@@ -2,14 +2,15 @@
 //! monitor's profile records.
 //!
 //! [`run_turn`] is one turn of the probe guest's life with its proof that nothing was lost;
-//! [`Monitor`] is the process under observation; [`statistics`] condenses series.
+//! [`Monitor`] is the process under observation. [`run_lifecycle`] takes the samples of every suite
+//! into a [`result`], which [`validate`] judges, [`accept`] accepts and [`show`] and [`html`] show;
+//! [`compare`] measures builds in turns. [`statistics`] and [`stability`] are what they are judged by.
 
 #![forbid(unsafe_code)]
 
 pub mod accept;
 pub mod compare;
 pub mod disturb;
-
 pub mod host;
 pub mod host_report;
 pub mod html;

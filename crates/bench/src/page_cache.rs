@@ -1,12 +1,10 @@
 //! Emptying a file's page cache, and making sure that it is empty.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 
 use rustix::fs::{Advice, fadvise};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-const PAGE_BYTES: u64 = 4096;
 /// A file with writes on the way cannot be dropped; they are over soon.
 const MAX_ATTEMPTS: u32 = 20;
 
@@ -21,8 +19,8 @@ pub enum PageCacheError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file system cannot tell whether a page is cached.
-    #[error("the scratch directory's file system cannot tell what is in the page cache")]
+    /// The kernel cannot tell what is cached.
+    #[error("this kernel cannot tell what is in the page cache (cachestat, Linux 6.5)")]
     CannotTell,
     /// Pages stay.
     #[error("{pages} pages of the snapshot's memory stay in the page cache")]
@@ -43,7 +41,7 @@ pub fn make_cold(file: &File) -> Result<(), PageCacheError> {
     for _ in 0..MAX_ATTEMPTS {
         fadvise(file, 0, None, Advice::DontNeed)
             .map_err(|errno| system("drop from the page cache")(errno.into()))?;
-        pages = cached_pages(file)?;
+        pages = count(file)?;
         if pages == 0 {
             return Ok(());
         }
@@ -52,31 +50,14 @@ pub fn make_cold(file: &File) -> Result<(), PageCacheError> {
     Err(PageCacheError::NotCold { pages })
 }
 
-/// How many pages of a file are in the page cache.
-///
-/// One byte of each page is read without waiting, which succeeds exactly for cached pages and, unlike a
-/// reading that may wait, brings in none.
-///
-/// # Errors
-/// The file cannot be read, or the file system cannot tell.
-pub fn cached_pages(file: &File) -> Result<u64, PageCacheError> {
-    let system = |source| PageCacheError::System {
-        what: "read",
-        source,
-    };
-    let length = file.metadata().map_err(system)?.len();
-    let mut cached = 0;
-    for offset in (0..length).step_by(PAGE_BYTES as usize) {
-        let mut byte = [0];
-        let mut slices = [IoSliceMut::new(&mut byte)];
-        match preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-            Ok(_) => cached += 1,
-            Err(Errno::AGAIN) => {}
-            Err(Errno::OPNOTSUPP) => return Err(PageCacheError::CannotTell),
-            Err(errno) => return Err(system(errno.into())),
-        }
-    }
-    Ok(cached)
+fn count(file: &File) -> Result<u64, PageCacheError> {
+    nvx_host::cached_pages(file).map_err(|source| match source.kind() {
+        io::ErrorKind::Unsupported => PageCacheError::CannotTell,
+        _ => PageCacheError::System {
+            what: "look at the page cache of",
+            source,
+        },
+    })
 }
 
 #[cfg(test)]
@@ -100,10 +81,10 @@ mod tests {
             }
             Err(error) => panic!("{error}"),
         }
-        assert_eq!(cached_pages(&file).expect("told"), 0);
+        assert_eq!(count(&file).expect("told"), 0);
         file.rewind().expect("a file");
         let mut content = Vec::new();
         file.read_to_end(&mut content).expect("a file");
-        assert_eq!(cached_pages(&file).expect("told"), 64);
+        assert_eq!(count(&file).expect("told"), 64);
     }
 }

@@ -164,7 +164,14 @@ pub struct StorageWatch {
     device: Option<BlockDevice>,
     began: Instant,
     samples: Vec<SampleStorage>,
-    time_line: Option<(Sender<()>, JoinHandle<(Vec<StorageReading>, bool)>)>,
+    time_line: Option<TimeLine>,
+}
+
+/// The thread that reads the time line, and what ends it when dropped.
+struct TimeLine {
+    stop: Sender<()>,
+    /// Gives the readings and whether there would have been more.
+    thread: JoinHandle<(Vec<StorageReading>, bool)>,
 }
 
 impl StorageWatch {
@@ -191,7 +198,7 @@ impl StorageWatch {
             device,
             began,
             samples: Vec::new(),
-            time_line: Some((stop, thread)),
+            time_line: Some(TimeLine { stop, thread }),
         }
     }
 
@@ -237,7 +244,7 @@ impl StorageWatch {
     /// Ends the watch and tells everything.
     pub fn finish(mut self) -> StorageTelemetry {
         let mut telemetry = self.so_far();
-        if let Some((stop, thread)) = self.time_line.take() {
+        if let Some(TimeLine { stop, thread }) = self.time_line.take() {
             drop(stop);
             if let Ok((time_line, truncated)) = thread.join() {
                 telemetry.time_line = time_line;

@@ -27,6 +27,7 @@ pub use os::control_socket::{
 pub use os::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
 pub use os::identity::boot_identity;
 pub use os::lock::{FileLock, try_lock_exclusive};
+pub use os::page_cache::cached_pages;
 pub use os::publish::{
     RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
     start_writeback_of,

@@ -4,6 +4,7 @@ pub mod control_socket;
 pub mod files;
 pub mod identity;
 pub mod lock;
+pub mod page_cache;
 pub mod probe;
 pub mod publish;
 pub mod reflink;

@@ -140,6 +140,10 @@ struct FakePartition {
 }
 
 impl Partition for FakePartition {
+    fn stores_through_accessor(&self) -> bool {
+        true
+    }
+
     fn create_vcpu(&self, index: u8) -> Result<Box<dyn Vcpu>, CreateError> {
         if index >= MAX_VCPUS {
             return Err(CreateError::TooManyVcpus {

@@ -49,6 +49,12 @@ pub trait Partition: Send + Sync {
     /// The index is beyond the contract's bound, taken, or the hypervisor refuses.
     fn create_vcpu(&self, index: u8) -> Result<Box<dyn Vcpu>, CreateError>;
 
+    /// Whether every store of the guest goes through [`GuestMemory`]'s own accessor, which notes it:
+    /// then no log and no help of the operating system is needed to know what was written.
+    fn stores_through_accessor(&self) -> bool {
+        false
+    }
+
     /// The interrupt chip, where the back end has one.
     fn irq_chip(&self) -> Option<&dyn IrqChip> {
         None

@@ -9,8 +9,8 @@ mod suggest;
 use std::path::PathBuf;
 
 pub use bench::{
-    BenchArgs, BenchCommand, Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs,
-    WritebackArgs,
+    BenchArgs, BenchCommand, Cache, CompareArgs, DisturbArgs, LifecycleArgs, MergeArgs, ShowArgs,
+    SubjectArgs, WritebackArgs,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -40,6 +40,9 @@ pub(crate) fn create(
         source,
     };
     let partition = backend.create_partition(memory, options)?;
+    if partition.stores_through_accessor() {
+        memory.declare_all_guest_stores_use_accessor();
+    }
     let first_vcpu = partition.create_vcpu(0)?;
     let other_vcpus = (1..vcpus)
         .map(|index| partition.create_vcpu(index))

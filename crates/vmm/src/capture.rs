@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink};
 use nvx_hypervisor::FeatureRegister;
-use nvx_memory::{GuestMemory, RamFileKind, Strategy, ViewKind};
+use nvx_memory::{ChosenStrategy, GuestMemory, RamFileKind, Strategy, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
     CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Destination, MEMORY_FILE, Manifest,
@@ -276,10 +276,12 @@ fn bring_memory_to_its_file(
 ) -> Result<(), CaptureError> {
     let memory = &vm.ram.memory;
     counters.logical_bytes = Some(memory.layout().total_bytes());
-    if facts.publication != Publication::Copy {
-        let strategy = Strategy::default();
+    if let Some(ram) = vm.ram.file.as_ref()
+        && facts.publication != Publication::Copy
+    {
+        let ChosenStrategy { strategy, reason } = Strategy::for_file(ram.file());
         let report = memory.writeback(strategy)?;
-        facts.strategy = strategy.to_string();
+        facts.strategy = format!("{strategy} ({reason})");
         (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
     }
     if facts.publication == Publication::Reflink

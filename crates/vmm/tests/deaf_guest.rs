@@ -8,6 +8,7 @@
 
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use nvx_devices::numbers;
 use nvx_host::{ConsoleOutput, ControlListener, TerminationSignals};
@@ -84,6 +85,7 @@ fn a_capture_is_refused_at_its_deadline_and_the_guest_runs_on() {
         directory.path().join("snap"),
     );
     let client = thread::spawn(move || {
+        assert!(latch.wait_until_reached(Duration::from_secs(60)));
         let refused = ask(&socket, "capture", Some(&snapshot));
         let status = ask(&socket, "status", None);
         let left: Vec<_> = std::fs::read_dir(snapshot.parent().unwrap())

@@ -127,10 +127,13 @@ pub fn check_builds(builds: &[NamedBuild], aa: bool) -> Result<Vec<BuildSamples>
         if described.iter().any(|earlier| earlier.name == build.name) {
             return Err(wrong(format!("the name {} is there twice", build.name)));
         }
-        let bytes = std::fs::read(&build.program).map_err(|error| fault(build, error.to_string()))?;
+        let bytes =
+            std::fs::read(&build.program).map_err(|error| fault(build, error.to_string()))?;
         check_program(build, &bytes)?;
         let digest = blake3::hash(&bytes).to_hex().to_string();
-        let twin = described.iter().find(|earlier| earlier.program_blake3 == digest);
+        let twin = described
+            .iter()
+            .find(|earlier| earlier.program_blake3 == digest);
         if let (Some(twin), false) = (twin, aa) {
             return Err(wrong(format!(
                 "{} and {} are the same file; --aa compares a build with itself",
@@ -186,13 +189,25 @@ pub fn run_comparison(
 ) -> Result<ComparisonResult, CompareError> {
     let mut builds = check_builds(&plan.builds, plan.aa)?;
     if let Err(needed) = plan.tests.check(plan.samples as usize, builds.len() - 1) {
-        return Err(CompareError::TooFew { samples: plan.samples, needed });
+        return Err(CompareError::TooFew {
+            samples: plan.samples,
+            needed,
+        });
     }
     if !plan.samples.is_multiple_of(2) {
-        return Err(CompareError::Odd { samples: plan.samples });
+        return Err(CompareError::Odd {
+            samples: plan.samples,
+        });
     }
-    let scratch = plan.request.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let failed = |source| CompareError::Scratch { path: scratch.clone(), source };
+    let scratch = plan
+        .request
+        .scratch
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
+    let failed = |source| CompareError::Scratch {
+        path: scratch.clone(),
+        source,
+    };
     let work = WorkDir::create(&scratch).map_err(failed)?;
     let host = HostFingerprint::of_this_host(&scratch, plan.execution).map_err(failed)?;
     let timestamp_utc = iso_8601(SystemTime::now());
@@ -215,7 +230,11 @@ pub fn run_comparison(
         }
     }
     let emulated = host.platform(&plan.request.backend).ends_with("-emulated");
-    let commit = |index: usize| plan.builds.get(index).and_then(|build| build.commit.clone());
+    let commit = |index: usize| {
+        plan.builds
+            .get(index)
+            .and_then(|build| build.commit.clone())
+    };
     Ok(ComparisonResult {
         schema: COMPARISON_SCHEMA.to_owned(),
         schema_version: COMPARISON_SCHEMA_VERSION,
@@ -303,9 +322,18 @@ fn values(
         (MetricKind::SnapshotGeneration, Some(capture.generation_ms)),
         (MetricKind::SnapshotRestore, Some(restore.elapsed_ms)),
         (MetricKind::ColdStartGuestExitTeardown, cold.teardown_ms),
-        (MetricKind::SnapshotRestoreGuestExitTeardown, restore.teardown_ms),
+        (
+            MetricKind::SnapshotRestoreGuestExitTeardown,
+            restore.teardown_ms,
+        ),
         (MetricKind::ColdStartPeakRss, mib(cold.peak_rss_bytes)),
-        (MetricKind::SnapshotGenerationPeakRss, mib(capture.peak_rss_bytes)),
-        (MetricKind::SnapshotRestorePeakRss, mib(restore.peak_rss_bytes)),
+        (
+            MetricKind::SnapshotGenerationPeakRss,
+            mib(capture.peak_rss_bytes),
+        ),
+        (
+            MetricKind::SnapshotRestorePeakRss,
+            mib(restore.peak_rss_bytes),
+        ),
     ]
 }

@@ -12,7 +12,13 @@ fn build(name: &str, samples: BTreeMap<MetricKind, Vec<f64>>) -> BuildSamples {
 }
 
 /// A build whose every metric has samples of that sigma; the primary is `factor` times the usual.
-fn random_build(random: &mut Random, name: &str, n: usize, sigma: f64, factor: f64) -> BuildSamples {
+fn random_build(
+    random: &mut Random,
+    name: &str,
+    n: usize,
+    sigma: f64,
+    factor: f64,
+) -> BuildSamples {
     let samples = MetricKind::ALL.map(|metric| {
         let mut series = random.series(n, sigma);
         for sample in &mut series {
@@ -39,10 +45,6 @@ fn all_tests() -> TestPlan {
     }
 }
 
-fn changed(metric: &MetricVerdict) -> bool {
-    metric.verdict == "better" || metric.verdict == "worse"
-}
-
 #[test]
 fn a_comparison_of_equal_builds_raises_few_false_alarms_over_all_metrics_and_pairs() {
     for (builds, n) in [(2, 10), (3, 12)] {
@@ -53,7 +55,9 @@ fn a_comparison_of_equal_builds_raises_few_false_alarms_over_all_metrics_and_pai
                 let all: Vec<BuildSamples> = (0..builds)
                     .map(|index| random_build(&mut random, &index.to_string(), n, 0.05, 1.0))
                     .collect();
-                judge(&all, &all_tests()).iter().any(|verdict| verdict.all().any(changed))
+                judge(&all, &all_tests())
+                    .iter()
+                    .any(|verdict| verdict.all().any(MetricVerdict::is_change))
             })
             .count();
         let rate = alarms as f64 / f64::from(trials);
@@ -64,24 +68,44 @@ fn a_comparison_of_equal_builds_raises_few_false_alarms_over_all_metrics_and_pai
 #[test]
 fn an_improvement_is_told_with_its_interval() {
     let base: Vec<f64> = (0..10).map(|i| 100.0 + f64::from(i % 3)).collect();
-    let other: Vec<f64> = base.iter().enumerate().map(|(i, b)| b * (0.77 + 0.002 * i as f64)).collect();
+    let other: Vec<f64> = base
+        .iter()
+        .enumerate()
+        .map(|(i, b)| b * (0.77 + 0.002 * i as f64))
+        .collect();
     let builds = [
-        build("base", [(MetricKind::SnapshotGeneration, base.clone())].into()),
+        build(
+            "base",
+            [(MetricKind::SnapshotGeneration, base.clone())].into(),
+        ),
         build("new", [(MetricKind::SnapshotGeneration, other)].into()),
     ];
-    let tests = TestPlan { secondaries: Vec::new(), ..all_tests() };
+    let tests = TestPlan {
+        secondaries: Vec::new(),
+        ..all_tests()
+    };
     let verdict = &judge(&builds, &tests)[0];
-    assert_eq!((verdict.base.as_str(), verdict.candidate.as_str()), ("base", "new"));
+    assert_eq!(
+        (verdict.base.as_str(), verdict.candidate.as_str()),
+        ("base", "new")
+    );
     let primary = &verdict.primary;
     assert_eq!(primary.verdict, "better");
-    assert!(primary.words.starts_with("better by 22."), "{}", primary.words);
+    assert!(
+        primary.words.starts_with("better by 22."),
+        "{}",
+        primary.words
+    );
     assert_eq!(primary.alpha, ALPHA);
     assert!((0.7..0.8).contains(&(primary.candidate_p50 / primary.base_p50)));
 
     let swapped = [builds[1].clone(), builds[0].clone()];
     assert_eq!(judge(&swapped, &tests)[0].primary.verdict, "worse");
     let same = [builds[0].clone(), build("again", builds[0].samples.clone())];
-    assert_eq!(judge(&same, &tests)[0].primary.words, "unchanged within 0.0 %");
+    assert_eq!(
+        judge(&same, &tests)[0].primary.words,
+        "unchanged within 0.0 %"
+    );
 }
 
 #[test]
@@ -95,7 +119,13 @@ fn noise_cannot_be_told_and_says_what_would() {
     assert_eq!(primary.verdict, "cannot tell");
     let needed = primary.samples_needed.expect("a number");
     assert!((200..1500).contains(&needed), "{needed}");
-    assert!(primary.words.contains(&format!("needs about {needed} samples")), "{}", primary.words);
+    assert!(
+        primary
+            .words
+            .contains(&format!("needs about {needed} samples")),
+        "{}",
+        primary.words
+    );
 }
 
 #[test]
@@ -127,7 +157,10 @@ fn too_few_samples_are_told_with_the_number_that_is_needed() {
     assert_eq!(all_tests().check(10, 1), Ok(()));
     assert_eq!(all_tests().check(8, 1), Err(10));
     assert_eq!(all_tests().check(10, 2), Err(12));
-    let alone = TestPlan { secondaries: Vec::new(), ..all_tests() };
+    let alone = TestPlan {
+        secondaries: Vec::new(),
+        ..all_tests()
+    };
     assert_eq!(alone.check(6, 1), Ok(()));
     assert_eq!(alone.check(5, 1), Err(6));
 }
@@ -159,14 +192,34 @@ fn builds_are_checked_before_anything_runs() {
     };
     for (builds, part) in [
         (vec![named("a", &own)], "two builds are needed"),
-        (vec![named("a", &own), named("a", &copy)], "name a is there twice"),
-        (vec![named("a", &own), named("b", &copy)], "are the same file"),
-        (vec![named("a", &own), named("b", &text)], "not an executable program"),
-        (vec![named("a", &own), named("b", &other_machine)], "another processor architecture"),
-        (vec![named("a", &own), named("b", &directory.path().join("none"))], "b="),
+        (
+            vec![named("a", &own), named("a", &copy)],
+            "name a is there twice",
+        ),
+        (
+            vec![named("a", &own), named("b", &copy)],
+            "are the same file",
+        ),
+        (
+            vec![named("a", &own), named("b", &text)],
+            "not an executable program",
+        ),
+        (
+            vec![named("a", &own), named("b", &other_machine)],
+            "another processor architecture",
+        ),
+        (
+            vec![named("a", &own), named("b", &directory.path().join("none"))],
+            "b=",
+        ),
     ] {
         let error = check_builds(&builds, false).expect_err(part).to_string();
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!(check_builds(&[named("a", &own), named("b", &copy)], true).expect("A/A").len(), 2);
+    assert_eq!(
+        check_builds(&[named("a", &own), named("b", &copy)], true)
+            .expect("A/A")
+            .len(),
+        2
+    );
 }

@@ -63,6 +63,13 @@ pub struct MetricVerdict {
     pub samples_needed: Option<usize>,
 }
 
+impl MetricVerdict {
+    /// Whether it is better or worse.
+    pub fn is_change(&self) -> bool {
+        self.verdict == "better" || self.verdict == "worse"
+    }
+}
+
 /// Compares every further build with the first.
 pub fn judge(builds: &[BuildSamples], tests: &TestPlan) -> Vec<ComparisonVerdict> {
     let Some((base, others)) = builds.split_first() else {
@@ -116,9 +123,18 @@ struct Paired<'a> {
 
 impl<'a> Paired<'a> {
     fn of(base: &'a BuildSamples, other: &'a BuildSamples, metric: MetricKind) -> Self {
-        let samples = |build: &'a BuildSamples| build.samples.get(&metric).map_or(&[] as &[f64], Vec::as_slice);
+        let samples = |build: &'a BuildSamples| {
+            build
+                .samples
+                .get(&metric)
+                .map_or(&[] as &[f64], Vec::as_slice)
+        };
         let (base, other) = (samples(base), samples(other));
-        let differences: Vec<f64> = base.iter().zip(other).map(|(base, other)| (other / base).ln()).collect();
+        let differences: Vec<f64> = base
+            .iter()
+            .zip(other)
+            .map(|(base, other)| (other / base).ln())
+            .collect();
         Self {
             metric,
             base,
@@ -149,7 +165,11 @@ impl<'a> Paired<'a> {
             base_p50: p50(self.base),
             candidate_p50: p50(self.other),
             candidate_p25: p25,
-            candidate_p50_over_p25: if p25 > 0.0 { p50(self.other) / p25 } else { 0.0 },
+            candidate_p50_over_p25: if p25 > 0.0 {
+                p50(self.other) / p25
+            } else {
+                0.0
+            },
             candidate_sigma: sigma(self.other).unwrap_or_default(),
             worse_percent: percent(interval.estimate),
             low_percent: finite(interval.low),
@@ -172,11 +192,17 @@ fn in_words(interval: Interval, margin_percent: f64, needed: usize) -> (&'static
     let (low, high) = (percent(interval.low), percent(interval.high));
     let change = percent(interval.estimate);
     if interval.low > 0.0 {
-        return ("worse", format!("worse by {change:.1} % [{low:.1}, {high:.1}]"));
+        return (
+            "worse",
+            format!("worse by {change:.1} % [{low:.1}, {high:.1}]"),
+        );
     }
     if interval.high < 0.0 {
         let (change, least, most) = (-change, -high, -low);
-        return ("better", format!("better by {change:.1} % [{least:.1}, {most:.1}]"));
+        return (
+            "better",
+            format!("better by {change:.1} % [{least:.1}, {most:.1}]"),
+        );
     }
     let widest = high.max(-low);
     if widest <= margin_percent {

@@ -108,6 +108,10 @@ struct SoftPartition {
 }
 
 impl Partition for SoftPartition {
+    fn stores_through_accessor(&self) -> bool {
+        true
+    }
+
     fn create_vcpu(&self, index: u8) -> Result<Box<dyn Vcpu>, CreateError> {
         if index >= MAX_VCPUS {
             return Err(CreateError::TooManyVcpus {

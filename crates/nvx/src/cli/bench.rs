@@ -1,10 +1,12 @@
 //! `nvx bench`: one subcommand per thing that can be measured, each with a file of its own.
 
+mod compare;
 mod lifecycle;
 mod writeback;
 
 use clap::{Args, Subcommand};
 
+pub use compare::{CompareArgs, MergeArgs};
 pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
 pub use writeback::WritebackArgs;
 
@@ -19,6 +21,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     Lifecycle(LifecycleArgs),
     Show(ShowArgs),
+    Compare(CompareArgs),
+    Merge(MergeArgs),
     Disturb(DisturbArgs),
     Writeback(WritebackArgs),
 }

@@ -1,5 +1,6 @@
 //! `nvx bench`.
 
+mod compare;
 mod lifecycle;
 mod writeback;
 
@@ -12,6 +13,8 @@ use crate::exit::Failure;
 pub fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
     match args.command {
         BenchCommand::Lifecycle(args) => lifecycle::run(args),
+        BenchCommand::Compare(args) => compare::run(&args),
+        BenchCommand::Merge(args) => compare::run_merge(&args),
         BenchCommand::Show(args) => lifecycle::show(&args),
         BenchCommand::Disturb(args) => lifecycle::run_disturbance(&args),
         BenchCommand::Writeback(args) => writeback::run(args),

@@ -113,20 +113,24 @@ pub fn entries(directory: &Path) -> Vec<String> {
     names
 }
 
+/// A name that looks like a commit's and ends with its number.
 pub fn commit(number: usize) -> String {
-    format!("{number:040x}")
+    format!("{:016x}{number:024x}", mixed(number as u64 + 1))
+}
+
+/// A number that looks random.
+fn mixed(mut state: u64) -> u64 {
+    state = state.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
 }
 
 /// A number between -1 and 1 that looks random and is nearly normal.
 fn noise(metric: usize, commit: usize) -> f64 {
-    let mut state = (metric as u64) << 32 | (commit as u64 + 1);
-    let mut sum = 0.0;
-    for _ in 0..6 {
-        state = state.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (state >> 27);
-        state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (state >> 31);
-        sum += (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
-    }
-    sum / 3.0
+    let seed = (metric as u64) << 32 | (commit as u64) << 3;
+    let uniform = |part: u64| (mixed(seed + part) >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+    (1..7).map(uniform).sum::<f64>() / 3.0
 }
 
 /// The value of a metric at a commit, with 2 % noise, worse by a factor.
@@ -146,11 +150,12 @@ pub fn rows(platform: &str, commits: Range<usize>, worse: impl Fn(&str, usize) -
     let mut csv = format!("{HEADER}\n");
     for at in commits {
         for (metric, (name, unit, direction, _)) in METRICS.iter().enumerate() {
-            let p50 = value(metric, at, worse(name, at));
+            // As the format writes it, so that rows come back as they are.
+            let p50 = nvx_perf::format_p50(value(metric, at, worse(name, at)));
             let name_at = commit(at);
             writeln!(
                 csv,
-                "{platform},2,1,{name_at},{name},{unit},{direction},{p50:.6}"
+                "{platform},2,1,{name_at},{name},{unit},{direction},{p50}"
             )
             .unwrap();
         }

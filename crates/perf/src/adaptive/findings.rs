@@ -89,6 +89,16 @@ impl Finding {
 
     /// The finding as one line.
     pub fn to_text(&self) -> String {
+        if self.kind == FindingKind::Flip {
+            return format!(
+                "{}: {} {:+.1} % since {}; {}",
+                self.kind.word(),
+                self.scope,
+                self.worse_percent,
+                short(&self.since),
+                self.to_be_sure
+            );
+        }
         format!(
             "{}: {} {:+.1} % ({:+.1} to {:+.1} %, limit {:.1} %) since {}; by chance once in {} commits; {}",
             self.kind.word(),

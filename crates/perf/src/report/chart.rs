@@ -111,10 +111,22 @@ pub(super) fn svg(
     text
 }
 
+/// Commits without a band that it is drawn across: a metric may miss a few. Longer gaps are levels that
+/// have just begun, about which nothing is known yet.
+const BAND_GAP: usize = 3;
+
 fn band(series: &SeriesReport, scale: &Scale, most_points: usize) -> String {
     let step = series.band.len().div_ceil((most_points / 4).max(1)).max(1);
-    let mut kept: Vec<&(usize, f64, f64)> = series.band.iter().step_by(step).collect();
-    if let Some(last) = series.band.last()
+    series
+        .band
+        .chunk_by(|one, next| next.0 - one.0 <= BAND_GAP)
+        .map(|run| band_run(run, scale, step))
+        .collect()
+}
+
+fn band_run(run: &[(usize, f64, f64)], scale: &Scale, step: usize) -> String {
+    let mut kept: Vec<&(usize, f64, f64)> = run.iter().step_by(step).collect();
+    if let Some(last) = run.last()
         && kept.last() != Some(&last)
     {
         kept.push(last);

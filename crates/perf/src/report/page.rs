@@ -185,7 +185,10 @@ fn figure(identifier: &str, series: &SeriesReport, commits: &[String], most: usi
     html! {
         figure id=(identifier) {
             figcaption {
-                h3 { (series.metric.name) }
+                h3 {
+                    // A long name breaks where its words do.
+                    @for word in series.metric.name.split_inclusive('_') { (word) wbr; }
+                }
                 p {
                     @if let Some(newest) = series.newest() {
                         b { (number(newest)) " " (series.metric.unit) } " "

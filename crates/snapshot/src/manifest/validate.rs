@@ -211,7 +211,10 @@ fn check_capture(capture: &CaptureFacts) -> Checked {
     text("capture.publication_reason", publication_reason)?;
     name("capture.ram_backing", ram_backing)?;
     text("capture.ram_backing_reason", ram_backing_reason)?;
-    label("capture.strategy", strategy)?;
+    text("capture.strategy", strategy)?;
+    if strategy.is_empty() {
+        return refuse("capture.strategy", "is empty");
+    }
     count("capture.fallbacks", fallbacks.len(), 0, MAX_FALLBACKS)?;
     for (index, fallback) in fallbacks.iter().enumerate() {
         text(&format!("capture.fallbacks[{index}]"), fallback)?;

@@ -1,0 +1,135 @@
+//! `nvx bench compare` and `merge`.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use nvx_bench::accept::write_json;
+use nvx_bench::compare::{
+    CompareError, ComparePlan, ComparisonResult, MetricKind, NamedBuild, TestPlan, merge,
+    run_comparison, text,
+};
+use nvx_host::TerminationSignals;
+
+use super::lifecycle::{remaining, subject};
+use crate::cli::{CompareArgs, MergeArgs};
+use crate::exit::Failure;
+use crate::output;
+
+/// Results that cannot be compared.
+const INCOMPARABLE: u8 = 3;
+
+/// Measures and compares.
+pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
+    // Before any thread is started: they inherit the mask.
+    let signals = TerminationSignals::take_over()
+        .context("cannot take over signals")
+        .map_err(Failure::monitor)?;
+    let plan = plan(args).map_err(Failure::input)?;
+    let mut line = output::ProgressLine::new();
+    let began = Instant::now();
+    let mut interrupted = None;
+    let outcome = run_comparison(&plan, &mut |done, total| {
+        interrupted = interrupted.or_else(|| signals.take());
+        let left = remaining(began.elapsed(), done, total);
+        line.show(&format!("{}/{total} turns{left}", done + 1));
+        interrupted.is_none()
+    });
+    drop(line);
+    interrupted = interrupted.or_else(|| signals.take());
+    let result = match (outcome, interrupted) {
+        (Ok(result), _) => result,
+        (Err(error @ (CompareError::Interrupted | CompareError::Sample { .. })), Some(signal)) => {
+            output::message(&error.to_string());
+            return Ok(ExitCode::from(signal.exit_code()));
+        }
+        (Err(error), _) => return Err(Failure::input(error)),
+    };
+    if let Some(path) = &args.output {
+        write_json(path, &result)
+            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(Failure::input)?;
+    }
+    if args.json {
+        output::json(&result).map_err(Failure::monitor)?;
+    } else {
+        output::result(&text(&result));
+    }
+    Ok(ExitCode::from(result.exit_code()))
+}
+
+fn plan(args: &CompareArgs) -> anyhow::Result<ComparePlan> {
+    let mut builds: Vec<NamedBuild> = args
+        .builds
+        .iter()
+        .map(|(name, program)| NamedBuild {
+            name: name.clone(),
+            program: program.into(),
+            commit: args
+                .commits
+                .iter()
+                .find(|(of, _)| of == name)
+                .map(|(_, commit)| commit.clone()),
+        })
+        .collect();
+    if let Some((unknown, _)) = args
+        .commits
+        .iter()
+        .find(|(of, _)| builds.iter().all(|build| build.name != *of))
+    {
+        anyhow::bail!("--commit: there is no build {unknown}");
+    }
+    if let (true, [build]) = (args.aa, builds.as_slice()) {
+        let again = NamedBuild {
+            name: format!("{}-again", build.name),
+            ..build.clone()
+        };
+        builds.push(again);
+    }
+    let secondaries = MetricKind::ALL
+        .into_iter()
+        .filter(|metric| !args.primary_only && *metric != args.primary)
+        .collect();
+    // The program is each build's own.
+    let (request, execution) = subject(&args.subject, std::path::PathBuf::new())?;
+    Ok(ComparePlan {
+        builds,
+        request,
+        warmups: args.subject.warmups,
+        samples: args.samples,
+        aa: args.aa,
+        tests: TestPlan {
+            primary: args.primary,
+            secondaries,
+            margin_percent: args.margin,
+        },
+        execution,
+    })
+}
+
+/// Shows several results in one table.
+pub fn run_merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
+    let results = args
+        .results
+        .iter()
+        .map(|path| {
+            let name = path.display().to_string();
+            let text = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+            let result: ComparisonResult = serde_json::from_slice(&text)
+                .with_context(|| format!("{name} is no result of nvx bench compare"))?;
+            // Verdicts follow from the samples; those in the file are not relied on.
+            Ok((name, result.judged()))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()
+        .map_err(Failure::input)?;
+    match merge(&results) {
+        Ok(table) => output::result(&table),
+        Err(error) => {
+            return Err(Failure {
+                code: INCOMPARABLE,
+                error: error.into(),
+            });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
