@@ -3,7 +3,7 @@
 //! A series is described by order statistics ([`median`], [`nearest_rank`]) and by two spreads,
 //! [`sigma`] and the outlier-proof [`median_absolute_deviation`]. Two builds are compared by
 //! [`signed_rank`] on the paired differences of the samples' logarithms; several comparisons at
-//! once are held to one error rate by [`holm`].
+//! once are held to one error rate by [`holm()`].
 
 mod holm;
 mod normal;

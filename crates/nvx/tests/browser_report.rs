@@ -45,7 +45,7 @@ const MEASURE: &str = r#"(() => {
     const svg = figure.querySelector("svg"), view = svg.viewBox.baseVal;
     const line = svg.querySelector("polyline.line"), band = svg.querySelector("polygon.band");
     if (!line || line.getTotalLength() < view.width / 2) say("no line", figure); else drawn += 1;
-    if (getComputedStyle(line).stroke === "none" || getComputedStyle(line).fill !== "none") say("line has no colour", figure);
+    if (line && (getComputedStyle(line).stroke === "none" || getComputedStyle(line).fill !== "none")) say("line has no colour", figure);
     if (!band || band.getBBox().height < 1) say("no band", figure);
     if (svg.getBoundingClientRect().height < 60) say("too flat", figure);
     const inside = (element) => {
@@ -190,4 +190,53 @@ fn a_platform_is_chosen_without_any_script() {
         assert!(none_of(&measured), "{choice}: {measured:#}");
     }
     assert_eq!(browser.evaluate("document.scripts.length"), 0);
+}
+
+/// A measurement that finds nothing is worth something only if it would find what is wrong.
+#[test]
+fn what_would_be_wrong_with_a_page_is_found() {
+    let test = "what_would_be_wrong_with_a_page_is_found";
+    let Some(mut browser) = Browser::start() else {
+        skip(test, "no Chromium is installed (Debian package: chromium)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let page = page(directory.path());
+    let (_, phone) = &screens()[0];
+    for (damage, fault) in [
+        (
+            "document.querySelector('figure').style.width = '500px'",
+            "beyond the window",
+        ),
+        (
+            "document.querySelector('h3').style.marginLeft = '-99px'",
+            "beyond its frame",
+        ),
+        (
+            "document.querySelector('polyline.line').remove()",
+            "no line",
+        ),
+        (
+            "document.querySelector('polyline.line').style.stroke = 'none'",
+            "line has no colour",
+        ),
+        ("document.querySelector('polygon.band').remove()", "no band"),
+        (
+            "document.querySelector('text').setAttribute('x', 390)",
+            "cut off",
+        ),
+        (
+            "document.querySelector('h3').style.color = '#999'",
+            "hard to read",
+        ),
+        (
+            "document.querySelector('desc').textContent = ''",
+            "no text alternative",
+        ),
+    ] {
+        browser.show(&page, phone);
+        browser.evaluate(&format!("{damage}, 0"));
+        let faults = browser.evaluate(MEASURE)["faults"].to_string();
+        assert!(faults.contains(fault), "{damage}: {faults}");
+    }
 }

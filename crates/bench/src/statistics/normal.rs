@@ -2,7 +2,7 @@
 
 /// The value below which the share `p` of the standard normal distribution lies; infinite at the ends.
 ///
-/// Found by bisection of [`upper_tail`]: not quick, but needed a few times per report only.
+/// Found by bisection of the upper tail: not quick, but needed a few times per report only.
 pub fn normal_quantile(p: f64) -> f64 {
     if p <= 0.0 {
         return f64::NEG_INFINITY;

@@ -206,3 +206,40 @@ fn zeros_are_found_and_timed() {
     memory.write(GuestAddress(8192), &[1]).unwrap();
     assert_eq!(memory.count_zero_pages(), 255);
 }
+
+#[test]
+fn what_was_measured_before_a_failure_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let sample = single_run(&RunRequest {
+        directory: directory.path().to_owned(),
+        size_bytes: SIZE,
+        ram_file: RamFileChoice::Sparse,
+        writeback: WritebackChoice::Auto,
+        pattern: Pattern::All,
+    })
+    .unwrap();
+    let json = directory.path().join("sample.json");
+    std::fs::write(&json, serde_json::to_string(&sample).unwrap()).unwrap();
+    // Stands in for the program: its runs succeed until the fourth, when the device is gone.
+    let program = directory.path().join("program");
+    let script = format!(
+        "#!/bin/sh\ncd {}\necho >> runs\n[ $(wc -l < runs) -ge 4 ] && echo 'nvx: device is gone' >&2 && exit 125\ncat sample.json\n",
+        directory.path().display()
+    );
+    std::fs::write(&program, script).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut request = request(directory.path());
+    request.program = program;
+    request.warmups = 0;
+    let mut announced = 0;
+    let report = measure(&request, &mut |_| announced += 1).unwrap();
+    assert_eq!(announced, 4, "the run stops at the failure");
+    assert!(!report.complete);
+    let reason = report.incomplete_reason.unwrap();
+    assert!(reason.contains("run 4 of 18: device is gone"), "{reason}");
+    let counts: Vec<usize> = report.cells.iter().map(|cell| cell.samples.len()).collect();
+    assert_eq!(counts, [1, 1, 1, 0, 0, 0]);
+    assert!(report.cells[0].duration_ms.is_some());
+    assert!(report.cells[3].duration_ms.is_none());
+}

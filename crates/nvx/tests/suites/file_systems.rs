@@ -63,7 +63,7 @@ fn shares_blocks(test: &str, kind: VolumeKind) {
     let capture = manifest(&own).capture;
     assert_eq!(capture.publication.to_string(), "reflink");
     assert_eq!(capture.publication_reason, why);
-    assert_eq!(capture.strategy, "ascending");
+    assert!(capture.strategy.starts_with("ascending"), "{capture:?}");
     let before = content(&own);
 
     vm.guest.ask("d", "PROBE-DIRTIED seed=2");

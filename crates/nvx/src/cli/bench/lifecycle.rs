@@ -42,7 +42,7 @@ pub struct LifecycleArgs {
     /// The measured build's commit, for the result
     #[arg(long, value_name = "REV")]
     pub commit: Option<String>,
-    /// Disturb from capture N on: writer@N[:MIB_PER_S], cpu@N or cache@N; never accepted
+    /// Disturb from capture N on: writer@N or writer@N:MIB_PER_S, cpu@N or cache@N; never accepted
     #[arg(long, value_name = "KIND@N", value_parser = parse_disturbance)]
     pub disturb: Vec<Disturbance>,
     /// Print the result as JSON

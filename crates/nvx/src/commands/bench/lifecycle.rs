@@ -19,6 +19,9 @@ use crate::commands::perf::validation_text;
 use crate::exit::Failure;
 use crate::output;
 
+/// A disturbance gets going before the sample that it is to disturb first.
+const DISTURBANCE_LEAD: Duration = Duration::from_millis(500);
+
 /// Measures, and with `--accept` judges.
 pub fn run(args: LifecycleArgs) -> Result<ExitCode, Failure> {
     // Before any thread is started: they inherit the mask.
@@ -233,7 +236,10 @@ impl<'a> Onlooker<'a> {
             let started = std::env::current_exe()
                 .and_then(|program| Disturber::start(&program, disturbance, &self.scratch));
             match started {
-                Ok(disturber) => self.disturbers.push(disturber),
+                Ok(disturber) => {
+                    self.disturbers.push(disturber);
+                    std::thread::sleep(DISTURBANCE_LEAD);
+                }
                 Err(error) => output::message(&format!("cannot disturb ({disturbance}): {error}")),
             }
         }

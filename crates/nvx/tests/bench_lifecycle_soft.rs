@@ -1,0 +1,6 @@
+//! The tests of the lifecycle benchmark on the back end soft, which every machine has.
+
+mod support;
+
+#[path = "suites/bench_lifecycle.rs"]
+mod bench_lifecycle;

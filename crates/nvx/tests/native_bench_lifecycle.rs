@@ -1,0 +1,6 @@
+//! The tests of the lifecycle benchmark on KVM.
+
+mod support;
+
+#[path = "suites/bench_lifecycle.rs"]
+mod bench_lifecycle;
