@@ -31,9 +31,21 @@ fn refusal(directory: &Path, options: &[&str]) -> String {
 
 #[test]
 fn json_has_every_sample_of_every_strategy_and_pattern() {
-    for parent in [std::env::temp_dir(), "/dev/shm".into()] {
+    // On a disk each run waits for the device to be at rest, so a part must do.
+    let places = [
+        (
+            std::env::temp_dir(),
+            vec!["--pattern", "top:4", "--warmups", "0"],
+            1,
+        ),
+        ("/dev/shm".into(), vec![], 5),
+    ];
+    for (parent, options, patterns) in places {
         let directory = tempfile::tempdir_in(parent).unwrap();
-        let output = bench(directory.path(), &["--samples", "2", "--json"]);
+        let output = bench(
+            directory.path(),
+            &[&["--samples", "2", "--json"], options.as_slice()].concat(),
+        );
         assert!(output.status.success());
         assert!(
             output.stderr.is_empty(),
@@ -43,7 +55,7 @@ fn json_has_every_sample_of_every_strategy_and_pattern() {
         assert_eq!(report["schema"], "nvx.writeback");
         assert_eq!(report["complete"], true);
         let cells = report["cells"].as_array().unwrap();
-        assert_eq!(cells.len(), 5 * 5);
+        assert_eq!(cells.len(), 5 * patterns);
         for cell in cells {
             let samples = cell["samples"].as_array().unwrap();
             assert_eq!(samples.len(), 2, "the warm-up is left out");
@@ -105,7 +117,7 @@ fn a_prepared_file_is_used_and_stays() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["ram_file_reused"], true);
     assert_eq!(report["warmups"], 0);
-    assert_eq!(report["cells"].as_array().unwrap().len(), 5);
+    assert_eq!(report["cells"].as_array().unwrap().len(), 1);
     assert_ne!(std::fs::read(&path).unwrap(), vec![0; 1 << 20]);
 }
 

@@ -134,6 +134,10 @@ fn single_runs_report_what_they_did() {
             .is_memory();
         let prepared = prepare(directory.path(), "prepared");
         for text in ["auto", "ascending", "ascending-marked", "ranges:4"] {
+            // On a disk a run waits for the device to be at rest.
+            if !in_memory && text.starts_with("ascending") {
+                continue;
+            }
             for ram_file in [RamFileChoice::Sparse, prepared.clone()] {
                 let sample = single_run(&RunRequest {
                     directory: directory.path().to_owned(),
