@@ -193,6 +193,8 @@ fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
         .args(arguments)
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR")
+        // A CI system is taken to show colours whatever its terminal says.
+        .env_remove("CI")
         .env("TERM", "xterm")
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
