@@ -13,13 +13,12 @@ mod size;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use nvx_profile::Profile;
 
 fn main() -> ExitCode {
     // First of all, so that the process clock covers what follows.
     let profile = Profile::from_environment();
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };
