@@ -131,7 +131,9 @@ impl OutputQueue {
         while self.due.load(Ordering::Relaxed) && !interrupt.is_wanted() {
             if let Ok(mut output) = self.output.try_lock() {
                 self.write_all(&mut output, interrupt.waker());
-                return;
+                // Asked again without the lock: a line that another vCPU completed while this one
+                // held it would else wait for the next exit.
+                continue;
             }
             // Another vCPU writes already and will take this along, unless its reader is slow.
             if lock(&self.unwritten).len() < OUTPUT_CAPACITY_BYTES {
