@@ -40,5 +40,5 @@ pub use os::stale::{
 };
 pub use os::stdio::{ConsoleInput, ConsoleOutput, InputRead};
 pub use os::usage::{allocated_bytes, process_peak_rss_bytes};
-pub use os::wait::{Interest, WaitSource, Waitable, Waker, wait_any, wait_many};
+pub use os::wait::{Interest, WaitSource, Waitable, Waker, wait_any};
 pub use os::wait_set::{WaitSet, Waiting};

@@ -61,7 +61,7 @@ impl<'a> WaitSource<'a> {
 
 /// What can be waited for.
 pub trait Waitable {
-    /// What to hand to [`wait_any`] or [`wait_many`].
+    /// What to hand to [`wait_any`] or a [`WaitSet`](super::wait_set::WaitSet).
     fn source(&self) -> WaitSource<'_>;
 }
 
@@ -98,23 +98,6 @@ pub fn wait_any<const N: usize>(
     let mut entries = sources.map(|(source, interest)| poll_entry(source, interest));
     poll_all(&mut entries, timeout)?;
     Ok(entries.map(|entry| is_ready(&entry)))
-}
-
-/// As [`wait_any`], for a number of sources that is not known beforehand: the answer has one element
-/// for each, in order.
-///
-/// # Errors
-/// As [`wait_any`].
-pub fn wait_many(
-    sources: &[(WaitSource<'_>, Interest)],
-    timeout: Option<Duration>,
-) -> io::Result<Vec<bool>> {
-    let mut entries: Vec<_> = sources
-        .iter()
-        .map(|&(source, interest)| poll_entry(source, interest))
-        .collect();
-    poll_all(&mut entries, timeout)?;
-    Ok(entries.iter().map(is_ready).collect())
 }
 
 fn poll_entry(source: WaitSource<'_>, interest: Interest) -> PollFd<'_> {
@@ -178,24 +161,5 @@ mod tests {
             .expect("poll");
             assert!(ready);
         });
-    }
-
-    #[test]
-    fn any_number_of_sources_answer_in_order() {
-        let wakers: Vec<_> = (0..5)
-            .map(|_| Waker::new().expect("a descriptor"))
-            .collect();
-        wakers[1].raise();
-        wakers[4].raise();
-        let sources: Vec<_> = wakers
-            .iter()
-            .map(|waker| (waker.source(), Interest::Readable))
-            .collect();
-        let ready = wait_many(&sources, Some(Duration::from_secs(30))).expect("poll");
-        assert_eq!(ready, [false, true, false, false, true]);
-        let writable = [(wakers[0].source(), Interest::Writable)];
-        assert_eq!(wait_many(&writable, None).expect("poll"), [true]);
-        let nothing = wait_many(&[], Some(Duration::ZERO)).expect("poll");
-        assert!(nothing.is_empty());
     }
 }
