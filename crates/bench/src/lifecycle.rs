@@ -29,6 +29,42 @@ pub struct LifecycleRequest {
     pub limit: Duration,
 }
 
+impl LifecycleRequest {
+    /// The arguments that start the guest anew, with a place for a snapshot if there is to be one.
+    pub(crate) fn run_arguments(&self, snapshot: Option<&Path>) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![
+            "run".into(),
+            "--guest".into(),
+            "probe".into(),
+            "--probe".into(),
+            self.probe.to_string().into(),
+            "--backend".into(),
+            self.backend.clone().into(),
+            "--memory".into(),
+            self.memory_bytes.to_string().into(),
+            "--vcpus".into(),
+            self.vcpus.to_string().into(),
+        ];
+        if let Some(snapshot) = snapshot {
+            arguments.extend(["--snapshot".into(), snapshot.into()]);
+        }
+        if let Some(scratch) = &self.scratch {
+            arguments.extend(["--scratch".into(), scratch.into()]);
+        }
+        arguments
+    }
+
+    /// The arguments that restore `snapshot`.
+    pub(crate) fn restore_arguments(&self, snapshot: &Path) -> Vec<OsString> {
+        vec![
+            "restore".into(),
+            snapshot.into(),
+            "--backend".into(),
+            self.backend.clone().into(),
+        ]
+    }
+}
+
 /// What one turn measured.
 #[derive(Clone, Debug)]
 pub struct LifecycleSample {
@@ -147,24 +183,7 @@ struct Part {
 }
 
 fn capture_guest(request: &LifecycleRequest, snapshot: &Path) -> Result<Part, LifecycleError> {
-    let mut arguments: Vec<OsString> = vec![
-        "run".into(),
-        "--guest".into(),
-        "probe".into(),
-        "--probe".into(),
-        request.probe.to_string().into(),
-        "--backend".into(),
-        request.backend.clone().into(),
-        "--memory".into(),
-        request.memory_bytes.to_string().into(),
-        "--vcpus".into(),
-        request.vcpus.to_string().into(),
-        "--snapshot".into(),
-        snapshot.into(),
-    ];
-    if let Some(scratch) = &request.scratch {
-        arguments.extend(["--scratch".into(), scratch.into()]);
-    }
+    let arguments = request.run_arguments(Some(snapshot));
     observe(
         request,
         "cold start and capture",
@@ -175,12 +194,7 @@ fn capture_guest(request: &LifecycleRequest, snapshot: &Path) -> Result<Part, Li
 }
 
 fn restore_guest(request: &LifecycleRequest, snapshot: &Path) -> Result<Part, LifecycleError> {
-    let arguments: Vec<OsString> = vec![
-        "restore".into(),
-        snapshot.into(),
-        "--backend".into(),
-        request.backend.clone().into(),
-    ];
+    let arguments = request.restore_arguments(snapshot);
     observe(request, "restore", &arguments, "PROBE-RESTORED", "x0")
 }
 

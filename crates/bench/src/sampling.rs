@@ -40,7 +40,7 @@ impl Sampler {
     /// # Errors
     /// The guest does not get ready or does not end well.
     pub fn cold_start(&self) -> Result<StartSample, LifecycleError> {
-        let arguments = self.run_arguments(None);
+        let arguments = self.request.run_arguments(None);
         self.start("cold start", &arguments, READY_MARKER, &Exit::AfterMarker)
     }
 
@@ -49,12 +49,7 @@ impl Sampler {
     /// # Errors
     /// The guest does not come back or does not end well.
     pub fn restore(&self, snapshot: &Path) -> Result<StartSample, LifecycleError> {
-        let arguments = [
-            "restore".into(),
-            snapshot.into(),
-            "--backend".into(),
-            self.request.backend.clone().into(),
-        ];
+        let arguments = self.request.restore_arguments(snapshot);
         self.start("restore", &arguments, RESTORED_MARKER, &Exit::Queued)
     }
 
@@ -64,7 +59,7 @@ impl Sampler {
     /// The guest does not get ready, is not captured, or the records of it are doubtful.
     pub fn capture(&self, snapshot: &Path) -> Result<CaptureSample, LifecycleError> {
         let stage = "capture";
-        let arguments = self.run_arguments(Some(snapshot));
+        let arguments = self.request.run_arguments(Some(snapshot));
         let mut attempt = 0;
         loop {
             let begin = self.began.elapsed();
@@ -172,30 +167,6 @@ impl Sampler {
     ) -> Result<Monitor, LifecycleError> {
         Monitor::start(&self.request.program, arguments, self.request.limit)
             .map_err(|source| LifecycleError::Monitor { stage, source })
-    }
-
-    fn run_arguments(&self, snapshot: Option<&Path>) -> Vec<OsString> {
-        let request = &self.request;
-        let mut arguments: Vec<OsString> = vec![
-            "run".into(),
-            "--guest".into(),
-            "probe".into(),
-            "--probe".into(),
-            request.probe.to_string().into(),
-            "--backend".into(),
-            request.backend.clone().into(),
-            "--memory".into(),
-            request.memory_bytes.to_string().into(),
-            "--vcpus".into(),
-            request.vcpus.to_string().into(),
-        ];
-        if let Some(snapshot) = snapshot {
-            arguments.extend(["--snapshot".into(), snapshot.into()]);
-        }
-        if let Some(scratch) = &request.scratch {
-            arguments.extend(["--scratch".into(), scratch.into()]);
-        }
-        arguments
     }
 }
 
