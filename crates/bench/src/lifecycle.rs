@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvx_memory::{RamFileChoice, WritebackChoice};
 use nvx_probe_guest::ProbeParams;
 use nvx_profile::ParsedRecord;
 
@@ -25,6 +26,10 @@ pub struct LifecycleRequest {
     pub probe: ProbeParams,
     /// Where RAM files live; none: beside the snapshot.
     pub scratch: Option<PathBuf>,
+    /// Which RAM file. One that was prepared serves one start.
+    pub ram_file: RamFileChoice,
+    /// How a capture writes it back.
+    pub writeback: WritebackChoice,
     /// Bounds every wait for the monitor or the guest.
     pub limit: Duration,
 }
@@ -50,6 +55,13 @@ impl LifecycleRequest {
         }
         if let Some(scratch) = &self.scratch {
             arguments.extend(["--scratch".into(), scratch.into()]);
+        }
+        // An older program is measured as well, as long as nothing is asked that it does not know.
+        if self.ram_file != RamFileChoice::Auto {
+            arguments.extend(["--ram-file".into(), self.ram_file.to_argument()]);
+        }
+        if self.writeback != WritebackChoice::Auto {
+            arguments.extend(["--writeback".into(), self.writeback.to_string().into()]);
         }
         arguments
     }

@@ -114,6 +114,21 @@ pub struct Controls {
     pub cache_state: String,
     /// Where RAM files and snapshots lived.
     pub scratch_directory: PathBuf,
+    /// Which RAM file was asked for, as `--ram-file` takes it.
+    #[serde(default = "auto", skip_serializing_if = "is_auto")]
+    pub ram_file: String,
+    /// Which writeback was asked for, as `--writeback` takes it.
+    #[serde(default = "auto", skip_serializing_if = "is_auto")]
+    pub writeback: String,
+}
+
+/// What is asked for if nothing is said.
+fn auto() -> String {
+    "auto".to_owned()
+}
+
+fn is_auto(choice: &String) -> bool {
+    choice == "auto"
 }
 
 /// Which files were run.
@@ -300,6 +315,9 @@ pub struct RawSample {
     /// Of a capture: generation in ns, from the records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation_duration_ns: Option<u64>,
+    /// Of a capture: how guest RAM was written, and why so, as the snapshot's manifest has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writeback: Option<String>,
     /// When the sample began, in ms since the start of the run.
     pub begin_ms: f64,
     /// When it ended.

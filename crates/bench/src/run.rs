@@ -261,6 +261,8 @@ fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError>
             snapshot_profile: true,
             cache_state: cache_word(&plan.matrix_caches).to_owned(),
             scratch_directory: host.scratch.directory.clone(),
+            ram_file: request.ram_file.to_string(),
+            writeback: request.writeback.to_string(),
         },
         host,
         build: BuildIdentity {

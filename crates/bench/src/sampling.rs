@@ -95,6 +95,7 @@ impl Sampler {
                     pid,
                     records: ended.records.iter().map(PhaseRecord::of_monitor).collect(),
                     generation_duration_ns: u64::try_from(generation.as_nanos()).ok(),
+                    writeback: writeback_of(snapshot),
                     begin_ms: milliseconds(begin),
                     end_ms: milliseconds(self.began.elapsed()),
                 },
@@ -153,6 +154,7 @@ impl Sampler {
                     pid,
                     records,
                     generation_duration_ns: None,
+                    writeback: None,
                     begin_ms: milliseconds(begin),
                     end_ms: milliseconds(self.began.elapsed()),
                 },
@@ -168,6 +170,15 @@ impl Sampler {
         Monitor::start(&self.request.program, arguments, self.request.limit)
             .map_err(|source| LifecycleError::Monitor { stage, source })
     }
+}
+
+/// What the snapshot's manifest says of how guest RAM was written; `None` if it cannot be read, as of
+/// another program's snapshot.
+fn writeback_of(snapshot: &Path) -> Option<String> {
+    let manifest = std::fs::read(snapshot.join("manifest.json")).ok()?;
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).ok()?;
+    let strategy = manifest.pointer("/capture/strategy")?;
+    strategy.as_str().map(str::to_owned)
 }
 
 fn remove_snapshot(snapshot: &Path) -> Result<(), LifecycleError> {

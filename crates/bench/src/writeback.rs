@@ -78,12 +78,6 @@ pub struct RunRequest {
 impl RunRequest {
     /// The arguments by which `nvx bench writeback` carries out this run alone.
     pub fn arguments(&self) -> Vec<std::ffi::OsString> {
-        let ram_file = match &self.ram_file {
-            // A relative path that reads like a word stays a path.
-            RamFileChoice::Prepared(path) if path.is_relative() => Path::new(".").join(path).into(),
-            RamFileChoice::Prepared(path) => path.clone().into(),
-            word => word.to_string().into(),
-        };
         vec![
             "bench".into(),
             "writeback".into(),
@@ -93,7 +87,7 @@ impl RunRequest {
             "--memory".into(),
             self.size_bytes.to_string().into(),
             "--ram-file".into(),
-            ram_file,
+            self.ram_file.to_argument(),
             "--writeback".into(),
             self.writeback.to_string().into(),
             "--pattern".into(),

@@ -9,10 +9,11 @@
 //! data length, and, where a FUSE server stands in front of the file system, what is behind it. The
 //! answer always comes with its reason, since a user cannot see it otherwise.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::linux::valid_data;
@@ -129,10 +130,11 @@ impl Strategy {
     /// with every page marked if the file is dense and its file system keeps a valid data length.
     ///
     /// A file that was written in full before is not told from a new one; there the marking is
-    /// needless. To be called before privileges are dropped: behind FUSE it reads the device's boot
-    /// sector.
+    /// needless. So a file is best looked at while it is new. Behind FUSE this reads the device's boot
+    /// sector, for which the process needs the right. Elsewhere it is a single system call unless the
+    /// file system keeps a valid data length.
     pub fn for_file(file: &File) -> ChosenStrategy {
-        let (mark_every_page, reason) = decide(valid_data::is_dense(file), valid_data::of(file));
+        let (mark_every_page, reason) = decide(valid_data::of(file), || valid_data::is_dense(file));
         ChosenStrategy {
             strategy: Self::Ascending { mark_every_page },
             reason,
@@ -149,9 +151,9 @@ pub fn file_system_name(file: impl AsFd) -> String {
     }
 }
 
-fn decide(dense: bool, valid_data: ValidData) -> (bool, StrategyReason) {
+fn decide(valid_data: ValidData, is_dense: impl FnOnce() -> bool) -> (bool, StrategyReason) {
     match valid_data {
-        ValidData::Kept { file_system } if dense => {
+        ValidData::Kept { file_system } if is_dense() => {
             (true, StrategyReason::ValidDataLength { file_system })
         }
         ValidData::Kept { .. } => (false, StrategyReason::Sparse),
@@ -183,6 +185,19 @@ impl fmt::Display for RamFileChoice {
             Self::Dense => f.write_str("dense"),
             Self::Sparse => f.write_str("sparse"),
             Self::Prepared(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl RamFileChoice {
+    /// The choice as a program's argument: read by [`FromStr`] in any directory that a relative path
+    /// of it is valid in, it is this choice again.
+    pub fn to_argument(&self) -> OsString {
+        match self {
+            // A relative path that reads like a word stays a path.
+            Self::Prepared(path) if path.is_relative() => Path::new(".").join(path).into(),
+            Self::Prepared(path) => path.into(),
+            word => word.to_string().into(),
         }
     }
 }
@@ -221,6 +236,11 @@ mod tests {
             assert_eq!(text.parse::<RamFileChoice>().unwrap().to_string(), text);
         }
         assert_eq!("".parse::<RamFileChoice>(), Err(NoRamFile));
+        for (path, argument) in [("dense", "./dense"), ("/mnt/auto", "/mnt/auto")] {
+            let choice = RamFileChoice::Prepared(path.into());
+            assert_eq!(choice.to_argument(), argument);
+        }
+        assert_eq!(RamFileChoice::Sparse.to_argument(), "sparse");
     }
 
     #[test]
@@ -230,7 +250,7 @@ mod tests {
             file_system: ntfs(),
         };
         assert_eq!(
-            decide(true, kept()),
+            decide(kept(), || true),
             (
                 true,
                 StrategyReason::ValidDataLength {
@@ -238,12 +258,12 @@ mod tests {
                 }
             )
         );
-        assert_eq!(decide(false, kept()), (false, StrategyReason::Sparse));
+        assert_eq!(decide(kept(), || false), (false, StrategyReason::Sparse));
         for dense in [true, false] {
             let file_system = "ext4".to_owned();
-            assert!(!decide(dense, ValidData::NotKept { file_system }).0);
+            assert!(!decide(ValidData::NotKept { file_system }, || dense).0);
             let obstacle = "no right to read /dev/loop0".to_owned();
-            let (marked, reason) = decide(dense, ValidData::Unknown { obstacle });
+            let (marked, reason) = decide(ValidData::Unknown { obstacle }, || dense);
             assert!(!marked);
             assert_eq!(
                 reason.to_string(),

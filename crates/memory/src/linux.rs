@@ -182,3 +182,11 @@ pub(crate) fn open_for_update(directory: impl AsFd, entry: &OsStr) -> io::Result
 pub(crate) fn link_count(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.nlink())
 }
+
+/// Lets nobody but its owner read or write the file.
+pub(crate) fn restrict_to_owner(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fchmod(
+        file,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+    )?)
+}

@@ -139,6 +139,22 @@ pub enum RamFileError {
         /// The number of its names.
         links: u64,
     },
+    /// The prepared file holds something.
+    #[error("prepared RAM file {} is not empty at offset {offset_bytes}, but guest RAM begins as zeros", path.display())]
+    PreparedContent {
+        /// The file.
+        path: PathBuf,
+        /// Start of the first piece, at most a mebibyte long, that is not all zeros.
+        offset_bytes: u64,
+    },
+    /// The prepared file cannot be read.
+    #[error("cannot read prepared RAM file {}", path.display())]
+    ReadPrepared {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The descriptor cannot be duplicated.
     #[error("cannot duplicate the descriptor of RAM file {}", name.display())]
     Duplicate {
@@ -283,6 +299,33 @@ impl RamFile {
             entry: Some(entry),
             kind: RamFileKind::Prepared,
         })
+    }
+
+    /// Checks that the file is fit to be a new machine's RAM: that it reads as zeros; and lets nobody
+    /// but its owner read it from now on. A file that NVX made is both.
+    ///
+    /// # Errors
+    /// [`RamFileError`]: a prepared file holds something, or cannot be read.
+    pub fn claim_for_new_machine(&self) -> Result<(), RamFileError> {
+        if self.kind != RamFileKind::Prepared {
+            return Ok(());
+        }
+        let failed = |source| RamFileError::ReadPrepared {
+            path: self.display_name.clone(),
+            source,
+        };
+        let length_bytes = self.file.metadata().map_err(failed)?.len();
+        if let Some(offset_bytes) =
+            os::storage::find_content(&self.file, length_bytes).map_err(failed)?
+        {
+            return Err(RamFileError::PreparedContent {
+                path: self.display_name.clone(),
+                offset_bytes,
+            });
+        }
+        // Some file systems have one mode for all files; whoever mounts them decides then.
+        let _ = os::restrict_to_owner(&self.file);
+        Ok(())
     }
 
     fn create_empty(path: &Path) -> Result<Self, RamFileError> {

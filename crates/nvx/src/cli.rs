@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod generate;
 mod perf;
+mod ram_file;
 mod suggest;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ pub use perf::{
     CollectArgs, EvaluateArgs, GateArgs, ImportArgs, PerfArgs, PerfCommand, PersistArgs,
     ProvenanceArgs, ReportArgs, RulesName, ValidateArgs,
 };
+
+pub use ram_file::RamFileArgs;
 
 use crate::size;
 
@@ -124,6 +127,8 @@ pub struct DemoArgs {
     /// Directory where RAM files live [default: beside the snapshot]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub ram_file: RamFileArgs,
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,
@@ -155,6 +160,8 @@ pub struct RunArgs {
     /// Directory where the RAM file lives [default: beside the snapshot, else anonymous memory]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub ram_file: RamFileArgs,
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,

@@ -52,9 +52,9 @@ pub fn boot(
         open_backend(None).map_err(MachineError::from)
     })?;
     let destination = request.options.capture.destination.as_ref();
-    let place = RamPlace::decide(&request.ram, destination.map(Destination::path));
+    let place = RamPlace::decide(&request.ram, destination.map(Destination::path))?;
     let ram = profile.phase(OPERATION, "memory_create", |_| {
-        VmRam::create(request.layout, place)
+        VmRam::create(request.layout, place, request.ram.writeback)
     })?;
     let entry = profile.phase(OPERATION, "guest_load", |_| {
         nvx_machine::load_pvh(&ram.memory, &request.image, &request.command_line)

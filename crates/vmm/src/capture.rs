@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink};
 use nvx_hypervisor::FeatureRegister;
-use nvx_memory::{ChosenStrategy, GuestMemory, RamFileKind, Strategy, ViewKind};
+use nvx_memory::{ChosenStrategy, GuestMemory, RamFileKind, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
     CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Destination, MEMORY_FILE, Manifest,
@@ -276,11 +276,11 @@ fn bring_memory_to_its_file(
 ) -> Result<(), CaptureError> {
     let memory = &vm.ram.memory;
     counters.logical_bytes = Some(memory.layout().total_bytes());
-    if let Some(ram) = vm.ram.file.as_ref()
-        && facts.publication != Publication::Copy
+    if facts.publication != Publication::Copy
+        && let Some(chosen) = vm.ram.writeback.strategy(memory)
     {
-        let ChosenStrategy { strategy, reason } = Strategy::for_file(ram.file());
-        let report = memory.writeback(strategy)?;
+        let ChosenStrategy { strategy, reason } = chosen;
+        let report = memory.writeback(*strategy)?;
         facts.strategy = format!("{strategy} ({reason})");
         (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
     }

@@ -2,12 +2,17 @@
 //!
 //! A capture can publish the RAM file itself, by a link, only if the file is on the destination's
 //! file system; so a VM that knows its destination puts the file beside it. Without a place for a
-//! file RAM is anonymous memory, and a capture copies it.
+//! file RAM is anonymous memory, and a capture copies it. How the file's pages are written back
+//! depends on what the file was when it was new, so that is decided early too, by a thread that the
+//! guest does not wait for.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use nvx_memory::{GuestMemory, MapError, RamFile, RamFileError, RamFileKind, RamLayout};
+use nvx_memory::{
+    ChosenStrategy, GuestMemory, MapError, RamFile, RamFileChoice, RamFileError, RamFileKind,
+    RamLayout, ViewKind, WritebackChoice,
+};
 use nvx_snapshot::parent_of;
 
 /// What a user asked for concerning guest RAM.
@@ -15,15 +20,21 @@ use nvx_snapshot::parent_of;
 pub struct RamRequest {
     /// `--scratch`: the directory where RAM files live.
     pub scratch: Option<PathBuf>,
+    /// `--ram-file`: which file; one that the user prepared lies where it lies.
+    pub file: RamFileChoice,
+    /// `--writeback`: how a capture brings the file's pages to it.
+    pub writeback: WritebackChoice,
 }
 
 /// Where guest RAM lives, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RamPlace {
-    /// In a new file in this directory.
+    /// In a file in this directory.
     File {
         /// The directory.
         directory: PathBuf,
+        /// Which file.
+        file: RamFileChoice,
         /// Why there.
         reason: &'static str,
     },
@@ -35,26 +46,46 @@ pub enum RamPlace {
 
 impl RamPlace {
     /// Decides for a VM that starts anew.
-    pub fn decide(request: &RamRequest, snapshot_destination: Option<&Path>) -> Self {
-        if let Some(scratch) = &request.scratch {
-            return Self::File {
-                directory: scratch.clone(),
-                reason: "the scratch directory was given",
-            };
-        }
-        match snapshot_destination {
-            Some(destination) => Self::File {
-                directory: parent_of(destination).to_owned(),
-                reason: "the snapshot's parent directory, so that the file can be linked",
-            },
-            None => Self::Anonymous,
-        }
+    ///
+    /// # Errors
+    /// [`RamError::NoPlace`] if something was asked for that needs a RAM file, and no place for one is
+    /// known.
+    pub fn decide(
+        request: &RamRequest,
+        snapshot_destination: Option<&Path>,
+    ) -> Result<Self, RamError> {
+        let (directory, reason) = match (&request.file, &request.scratch, snapshot_destination) {
+            (RamFileChoice::Prepared(path), ..) => (parent_of(path), "the RAM file was given"),
+            (_, Some(scratch), _) => (scratch.as_path(), "the scratch directory was given"),
+            (_, None, Some(destination)) => (
+                parent_of(destination),
+                "the snapshot's parent directory, so that the file can be linked",
+            ),
+            (RamFileChoice::Auto, None, None) if request.writeback == WritebackChoice::Auto => {
+                return Ok(Self::Anonymous);
+            }
+            (file, None, None) => {
+                return Err(RamError::NoPlace {
+                    file: file.clone(),
+                    writeback: request.writeback,
+                });
+            }
+        };
+        Ok(Self::File {
+            directory: directory.to_owned(),
+            file: request.file.clone(),
+            reason,
+        })
     }
 
     /// The word for it in a manifest.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::File { .. } => "file",
+            Self::File { file, .. } => match file {
+                RamFileChoice::Auto | RamFileChoice::Sparse => "file",
+                RamFileChoice::Dense => "dense-file",
+                RamFileChoice::Prepared(_) => "prepared-file",
+            },
             Self::Anonymous => "anonymous",
             Self::PrivateView => "private-view",
         }
@@ -87,6 +118,42 @@ pub enum RamError {
     /// The memory cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// A RAM file is needed, and there is no place for one.
+    #[error(
+        "RAM file '{file}' with writeback '{writeback}' needs a directory: \
+         neither a snapshot destination nor a scratch directory was given"
+    )]
+    NoPlace {
+        /// Which file was asked for.
+        file: RamFileChoice,
+        /// Which writeback was asked for.
+        writeback: WritebackChoice,
+    },
+}
+
+/// The strategy by which a RAM file is written back, decided when somebody first asks.
+pub(crate) struct Writeback {
+    choice: WritebackChoice,
+    chosen: OnceLock<ChosenStrategy>,
+}
+
+impl Writeback {
+    fn new(choice: WritebackChoice) -> Self {
+        Self {
+            choice,
+            chosen: OnceLock::new(),
+        }
+    }
+
+    /// The strategy for the file behind `memory`, as the file was when this was asked first; `None`
+    /// if RAM has no file of its own.
+    pub(crate) fn strategy(&self, memory: &GuestMemory) -> Option<&ChosenStrategy> {
+        let file = match memory.view_kind() {
+            ViewKind::SharedFile => memory.file()?,
+            ViewKind::PrivateFile | ViewKind::Anonymous => return None,
+        };
+        Some(self.chosen.get_or_init(|| self.choice.resolve(file)))
+    }
 }
 
 /// Guest RAM as the main thread holds it.
@@ -97,15 +164,23 @@ pub(crate) struct VmRam {
     /// leaves one that the next capture must copy.
     pub(crate) link_spent: bool,
     pub(crate) place: RamPlace,
+    pub(crate) writeback: Arc<Writeback>,
 }
 
 impl VmRam {
     /// Makes RAM for a VM that starts anew.
-    pub(crate) fn create(layout: RamLayout, place: RamPlace) -> Result<Self, RamError> {
-        let (memory, file) = match place.directory() {
-            None => (GuestMemory::anonymous(layout)?, None),
-            Some(directory) => {
-                let file = RamFile::create(directory, layout.file_len_bytes())?;
+    pub(crate) fn create(
+        layout: RamLayout,
+        place: RamPlace,
+        writeback: WritebackChoice,
+    ) -> Result<Self, RamError> {
+        let (memory, file) = match &place {
+            RamPlace::Anonymous | RamPlace::PrivateView => (GuestMemory::anonymous(layout)?, None),
+            RamPlace::File {
+                directory, file, ..
+            } => {
+                let file = RamFile::obtain(file, directory, layout.file_len_bytes())?;
+                file.claim_for_new_machine()?;
                 let view = file.try_clone_file()?;
                 let memory = GuestMemory::shared_file(layout, view, file.display_name())?;
                 (memory, Some(file))
@@ -116,6 +191,7 @@ impl VmRam {
             file,
             link_spent: false,
             place,
+            writeback: Arc::new(Writeback::new(writeback)),
         })
     }
 
@@ -126,6 +202,7 @@ impl VmRam {
             file: None,
             link_spent: false,
             place: RamPlace::PrivateView,
+            writeback: Arc::new(Writeback::new(WritebackChoice::Auto)),
         }
     }
 
@@ -149,24 +226,57 @@ impl VmRam {
 mod tests {
     use super::*;
 
-    fn decide(scratch: Option<&str>, destination: Option<&str>) -> RamPlace {
-        let request = RamRequest {
+    fn request(scratch: Option<&str>) -> RamRequest {
+        RamRequest {
             scratch: scratch.map(PathBuf::from),
-        };
-        RamPlace::decide(&request, destination.map(Path::new))
+            ..RamRequest::default()
+        }
+    }
+
+    fn decide(request: &RamRequest, destination: Option<&str>) -> RamPlace {
+        RamPlace::decide(request, destination.map(Path::new)).unwrap()
     }
 
     #[test]
     fn ram_lives_beside_the_snapshot_unless_told_otherwise() {
         let directory = |place: &RamPlace| place.directory().map(Path::to_owned);
-        let beside = decide(None, Some("/data/snapshots/one"));
+        let destination = Some("/data/snapshots/one");
+        let beside = decide(&request(None), destination);
         assert_eq!(directory(&beside), Some("/data/snapshots".into()));
-        let told = decide(Some("/fast"), Some("/data/snapshots/one"));
+        let told = decide(&request(Some("/fast")), destination);
         assert_eq!(directory(&told), Some("/fast".into()));
+        let scratch = decide(&request(Some("/fast")), None);
+        assert_eq!(directory(&scratch), Some("/fast".into()));
+        assert_eq!(scratch.name(), "file");
+        assert_eq!(decide(&request(None), None), RamPlace::Anonymous);
+        let given = RamRequest {
+            file: RamFileChoice::Prepared("/ntfs/ram".into()),
+            ..request(Some("/fast"))
+        };
+        let given = decide(&given, destination);
+        assert_eq!(directory(&given), Some("/ntfs".into()));
         assert_eq!(
-            directory(&decide(Some("/fast"), None)),
-            Some("/fast".into())
+            (given.name(), given.reason()),
+            ("prepared-file", "the RAM file was given")
         );
-        assert_eq!(decide(None, None), RamPlace::Anonymous);
+    }
+
+    #[test]
+    fn what_needs_a_ram_file_needs_a_place_for_it() {
+        let requests = [
+            RamRequest {
+                file: RamFileChoice::Dense,
+                ..request(None)
+            },
+            RamRequest {
+                writeback: "ranges:2".parse().unwrap(),
+                ..request(None)
+            },
+        ];
+        for request in requests {
+            let error = RamPlace::decide(&request, None).unwrap_err();
+            assert!(matches!(error, RamError::NoPlace { .. }), "{error}");
+            RamPlace::decide(&request, Some(Path::new("/data/one"))).unwrap();
+        }
     }
 }

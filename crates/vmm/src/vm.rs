@@ -207,8 +207,14 @@ impl Vm {
             .into_iter()
             .chain(self.policy.roots.iter().cloned())
             .collect();
+        let (memory, writeback) = (
+            Arc::clone(&self.ram.memory),
+            Arc::clone(&self.ram.writeback),
+        );
         start_thread("watcher".to_owned(), move || {
             // Here and only now, since the guest does not wait for it.
+            writeback.strategy(&memory);
+            drop(memory);
             let _ = shared.host_identity.set(nvx_host::boot_identity());
             remove_stale_files(destination.as_ref(), &directories);
             watcher::run(&watch, &shared.gate, &*first_vcpu, &signals);

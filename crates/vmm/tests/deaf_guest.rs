@@ -43,6 +43,7 @@ fn machine(script: Vec<Step>, directory: &Path) -> Vm {
         command_line: String::new(),
         ram: RamRequest {
             scratch: Some(directory.to_owned()),
+            ..RamRequest::default()
         },
         options: VmOptions {
             capture: CapturePolicy {

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
+use nvx_memory::{RamFileChoice, WritebackChoice};
+
 use super::{
     BuildSamples, COMPARISON_SCHEMA, COMPARISON_SCHEMA_VERSION, ComparisonResult, MetricKind,
     TestPlan,
@@ -255,15 +257,24 @@ pub fn run_comparison(
 }
 
 fn subject(request: &LifecycleRequest) -> BTreeMap<String, String> {
-    [
+    let mut facts = vec![
         ("backend", request.backend.clone()),
         ("guest", "probe".to_owned()),
         ("memory_mib", (request.memory_bytes >> 20).to_string()),
         ("probe", request.probe.to_string()),
         ("processors", request.vcpus.to_string()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    ];
+    // Named only if asked for: results of before are of the same subject.
+    if request.ram_file != RamFileChoice::Auto {
+        facts.push(("ram_file", request.ram_file.to_string()));
+    }
+    if request.writeback != WritebackChoice::Auto {
+        facts.push(("writeback", request.writeback.to_string()));
+    }
+    let owned = facts.into_iter();
+    owned
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Every other round is mirrored.

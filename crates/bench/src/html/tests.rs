@@ -66,6 +66,8 @@ fn result() -> LifecycleResult {
             snapshot_profile: true,
             cache_state: "warm".to_owned(),
             scratch_directory: ".".into(),
+            ram_file: "auto".to_owned(),
+            writeback: "auto".to_owned(),
         },
         host,
         build: BuildIdentity {

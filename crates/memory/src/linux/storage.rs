@@ -8,9 +8,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use nvx_host::{FileSystem, FileSystemKind};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
 
@@ -20,6 +21,8 @@ use crate::volatile::VolatileBytes;
 
 /// Number of the system call, the same on every architecture; the C library's headers lack it.
 const SYS_CACHESTAT: libc::c_long = 451;
+/// How much of a file is looked at at once.
+const LOOK_BYTES: usize = 1 << 20;
 
 /// `struct cachestat_range` of `linux/mman.h`.
 #[repr(C)]
@@ -156,6 +159,38 @@ pub(crate) fn data_extents(file: &File, length_bytes: u64) -> io::Result<Option<
     Ok(Some(extents))
 }
 
+/// The offset of a piece of at most [`LOOK_BYTES`] bytes of a file that is not all zeros; `None` if
+/// the first `length_bytes` bytes are. Moves the file's position.
+pub(crate) fn find_content(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {
+    let extents = match data_extents(file, length_bytes)? {
+        Some(extents) => extents,
+        None => {
+            let mut whole = ExtentList::new();
+            whole.push(0, length_bytes);
+            whole
+        }
+    };
+    let zeros = vec![0_u8; LOOK_BYTES];
+    let mut piece = vec![0_u8; LOOK_BYTES];
+    let found = extents.iter().find_map(|extent| {
+        let mut position = extent.offset_bytes;
+        while position < extent.end_bytes() {
+            let rest = usize::try_from(extent.end_bytes() - position).unwrap_or(LOOK_BYTES);
+            let piece = &mut piece[..rest.min(LOOK_BYTES)];
+            match file.read_exact_at(piece, position) {
+                Err(error) => return Some(Err(error)),
+                Ok(()) if *piece != zeros[..piece.len()] => return Some(Ok(position)),
+                Ok(()) => position += piece.len() as u64,
+            }
+        }
+        None
+    });
+    // Pages that were read in a row may be in large folios, of which one store dirties all. A file
+    // system that keeps them nevertheless only writes more.
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+    found.transpose()
+}
+
 /// Allocates all blocks of a file and gives it that length, without writing them. By `fallocate`
 /// itself: the C library's `posix_fallocate` writes a byte to each page where the file system lacks it.
 pub(crate) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
@@ -274,7 +309,6 @@ mod tests {
             return;
         };
         assert!(empty.is_empty());
-        use std::os::unix::fs::FileExt;
         ram.file().write_all_at(&[1; 4096], 65536).unwrap();
         ram.file()
             .write_all_at(&[1; 4096], (1 << 20) - 4096)

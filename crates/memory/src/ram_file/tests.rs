@@ -183,3 +183,27 @@ fn an_unfit_prepared_file_is_named_and_left_alone() {
     ));
     assert_eq!(entries(directory.path()).len(), 3);
 }
+
+#[test]
+fn a_new_machine_takes_a_prepared_file_only_if_it_is_empty() {
+    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+    for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
+        let directory = tempfile::tempdir_in(parent).unwrap();
+        let path = prepared(directory.path());
+        let ram = RamFile::open_prepared(&path, SIZE).unwrap();
+        ram.file().write_all_at(&[0; 8192], 4096).unwrap();
+        ram.claim_for_new_machine().unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        ram.file().write_all_at(&[1], SIZE - 1).unwrap();
+        let error = ram.claim_for_new_machine().unwrap_err();
+        assert!(
+            matches!(error, RamFileError::PreparedContent { .. }),
+            "{error}"
+        );
+        // What NVX made is not read.
+        let new = RamFile::create(directory.path(), SIZE).unwrap();
+        new.file().write_all_at(&[1], 0).unwrap();
+        new.claim_for_new_machine().unwrap();
+    }
+}

@@ -9,8 +9,10 @@ use anyhow::Context as _;
 use nvx_bench::statistics::{median, nearest_rank};
 use nvx_bench::{LifecycleRequest, LifecycleSample, run_turn};
 use nvx_hypervisor::{Selected, open_backend};
+use nvx_memory::RamFileChoice;
 use nvx_probe_guest::ProbeParams;
 use nvx_profile::ParsedRecord;
+use nvx_snapshot::{CaptureFacts, Snapshot};
 use serde::Serialize;
 
 use crate::cli::DemoArgs;
@@ -70,10 +72,19 @@ struct Document {
     nonce: String,
     ram_checksum: String,
     snapshot: PathBuf,
+    /// Where guest RAM lived, how it was written, and why so, as the last snapshot's manifest has it.
+    capture: CaptureFacts,
 }
 
 /// Boots, captures, restores and proves, as often as asked.
 pub fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
+    if let (Some(RamFileChoice::Prepared(path)), 2..) = (&args.ram_file.ram_file, args.samples) {
+        return Err(Failure::input(anyhow::anyhow!(
+            "--ram-file {}: a prepared file serves one turn, and --samples asks for {}",
+            path.display(),
+            args.samples
+        )));
+    }
     let document = measure(&args).map_err(Failure::monitor)?;
     if args.json {
         output::json(&document).map_err(Failure::monitor)?;
@@ -97,6 +108,8 @@ fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
             ..Default::default()
         },
         scratch: args.scratch.clone(),
+        ram_file: args.ram_file.ram_file.clone().unwrap_or_default(),
+        writeback: args.ram_file.writeback.unwrap_or_default(),
         limit: WAIT_LIMIT,
     };
     let mut samples = Vec::new();
@@ -135,6 +148,7 @@ fn document(
         let known: Option<Vec<f64>> = samples.iter().map(|s| of(s).map(|b| b as f64)).collect();
         known.and_then(|known| median(&known))
     };
+    let capture = Snapshot::open(&snapshot)?.manifest().capture.clone();
     Ok(Document {
         schema: "nvx.demo",
         schema_version: 1,
@@ -154,6 +168,7 @@ fn document(
         nonce: proof.nonce,
         ram_checksum: proof.checksum,
         snapshot,
+        capture,
     })
 }
 
@@ -223,9 +238,15 @@ fn table(document: &Document) -> String {
         let name = format!("  {}.{}", phase.operation, phase.phase);
         let _ = writeln!(text, "{name:<42}{:>12.3}", phase.p50_ms);
     }
+    let capture = &document.capture;
     let _ = writeln!(
         text,
-        "\nThe snapshot is {}\nRestore it with: nvx restore {}",
+        "\nGuest RAM: {} ({})\nWritten: {}; published by {}",
+        capture.ram_backing, capture.ram_backing_reason, capture.strategy, capture.publication
+    );
+    let _ = writeln!(
+        text,
+        "The snapshot is {}\nRestore it with: nvx restore {}",
         document.snapshot.display(),
         document.snapshot.display()
     );

@@ -19,6 +19,7 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         vcpus,
         capture,
         scratch,
+        ram_file,
         backend,
     } = args;
     let layout = nvx_machine::ram_layout(memory)
@@ -35,7 +36,11 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         vcpus,
         image: nvx_probe_guest::prebuilt().into(),
         command_line: probe.command_line(),
-        ram: RamRequest { scratch },
+        ram: RamRequest {
+            scratch,
+            file: ram_file.ram_file.unwrap_or_default(),
+            writeback: ram_file.writeback.unwrap_or_default(),
+        },
         options: session::vm_options(capture, scratch_root.as_deref()).map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::boot(request, console, session::opener(backend), profile))

@@ -7,7 +7,7 @@ use nvx_bench::disturb::{Disturbance, DisturbanceKind};
 use nvx_hypervisor::BackendChoice;
 use nvx_probe_guest::Fill;
 
-use crate::cli::{backend_names, parse_fill};
+use crate::cli::{RamFileArgs, backend_names, parse_fill};
 use crate::size;
 
 /// Measure cold start, capture, restore and teardown, a fresh process per sample
@@ -68,6 +68,8 @@ pub struct SubjectArgs {
     /// Directory for RAM files and snapshots [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub ram_file: RamFileArgs,
     /// What carries out the guest's instructions
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,

@@ -6,6 +6,7 @@ use clap::Args;
 use nvx_bench::writeback::Pattern;
 use nvx_memory::{RamFileChoice, WritebackChoice};
 
+use crate::cli::ram_file::parse;
 use crate::size;
 
 /// Measure how each writeback strategy brings a RAM file to its device
@@ -42,12 +43,4 @@ pub struct WritebackArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-fn parse<T>(text: &str) -> Result<T, String>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    text.parse().map_err(|error: T::Err| error.to_string())
 }

@@ -12,6 +12,7 @@ use nvx_bench::result::LifecycleResult;
 use nvx_bench::{CacheState, LifecycleRequest, RunPlan, Step, Watcher, run_lifecycle, show};
 use nvx_host::{Termination, TerminationSignals};
 use nvx_hypervisor::{HARDWARE_INSTRUCTIONS_PER_MS, Selected, measure_execution, open_backend};
+use nvx_memory::RamFileChoice;
 use nvx_probe_guest::ProbeParams;
 
 use crate::cli::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
@@ -71,6 +72,13 @@ pub(super) fn subject(
     args: &SubjectArgs,
     program: PathBuf,
 ) -> anyhow::Result<(LifecycleRequest, ExecutionFacts)> {
+    let ram_file = args.ram_file.ram_file.clone().unwrap_or_default();
+    if let RamFileChoice::Prepared(path) = &ram_file {
+        anyhow::bail!(
+            "--ram-file {}: a prepared file serves one start, and here are many",
+            path.display()
+        );
+    }
     let Selected { backend, notice } = open_backend(args.backend, None)?;
     if let Some(notice) = notice {
         output::message(&notice);
@@ -95,6 +103,8 @@ pub(super) fn subject(
         vcpus: args.vcpus,
         probe,
         scratch: Some(scratch),
+        ram_file,
+        writeback: args.ram_file.writeback.unwrap_or_default(),
         limit: Duration::from_secs(args.timeout),
     };
     Ok((request, execution))
