@@ -3,7 +3,7 @@
 //! [`layout`] has every address that the contract fixes. [`read_image`] reads a guest image from a file
 //! within bounds, [`load_pvh`] places it in new guest RAM together with what the PVH boot protocol hands to
 //! the guest, and says in which state the first vCPU begins.
-//! [`control_line`] is what the monitor and `nvx` inside a guest say to each other.
+//! [`initramfs`] packs a root file system for a Linux guest. [`control_line`] is what the monitor and `nvx` inside a guest say to each other.
 //!
 //! A guest image is input from outside: every number in it is checked before the first byte is written, and an
 //! image that is something else than an ELF file with a PVH entry is refused with a word about what it
@@ -12,6 +12,7 @@
 
 pub mod control_line;
 mod image;
+pub mod initramfs;
 pub mod layout;
 mod pvh;
 
