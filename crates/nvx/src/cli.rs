@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod generate;
 mod perf;
+mod plain_start;
 mod ram_file;
 mod suggest;
 
@@ -44,40 +45,15 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands that run a guest, by themselves.
-#[derive(Debug, Parser)]
-#[command(name = "nvx")]
-struct GuestCli {
-    #[command(subcommand)]
-    command: GuestRunningCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum GuestRunningCommand {
-    Run(RunArgs),
-    Restore(RestoreArgs),
-}
-
 /// Reads the command line.
-///
-/// A start of a guest waits for this, and declaring all the other commands would take most of its
-/// time; so the two commands that start one are tried alone. Whatever is not exactly one of them,
-/// a mistake or a wish for help included, is read with every command declared.
 ///
 /// # Errors
 /// What clap says of it; a wish for help is among its errors.
 pub fn parse() -> Result<Cli, clap::Error> {
-    let starts_guest = std::env::args_os()
-        .nth(1)
-        .is_some_and(|command| command == "run" || command == "restore");
-    if starts_guest && let Ok(cli) = GuestCli::try_parse() {
-        let command = match cli.command {
-            GuestRunningCommand::Run(args) => Command::Run(args),
-            GuestRunningCommand::Restore(args) => Command::Restore(args),
-        };
-        return Ok(Cli { command });
+    match plain_start::read(std::env::args_os().skip(1)) {
+        Some(command) => Ok(Cli { command }),
+        None => Cli::try_parse(),
     }
-    Cli::try_parse()
 }
 
 #[derive(Debug, Subcommand)]
