@@ -39,6 +39,9 @@ const COMMAND_LINE_BYTES_MAX: u32 = 4096;
 const SERIAL_POLLS: u32 = 0x4000;
 const SERIAL_LINE_STATUS: u32 = ports::SERIAL + 5;
 const SERIAL_TRANSMIT_EMPTY: u32 = 0x20;
+const SERIAL_DATA_READY: u32 = 0x01;
+/// What a line status reads as where there is no serial line.
+const FLOATING: u32 = 0xff;
 
 /// Assembles the program to run at `data.end()`.
 pub(crate) fn assemble(data: &Data) -> Result<Vec<u8>, IcedError> {
@@ -157,8 +160,7 @@ impl Program<'_> {
         a.call(self.routines.fill)?;
         self.say(a, self.data.ready)?;
         a.call(self.routines.say_nonce_count)?;
-        a.cmp(dword_ptr(layout::SERIAL), 0u32)?;
-        a.je(self.routines.poll)?;
+        a.jmp(self.routines.poll)?;
         a.set_label(&mut self.routines.halt)?;
         a.hlt()?;
         a.jmp(self.routines.halt)?;
@@ -173,12 +175,19 @@ impl Program<'_> {
 
     /// Waits for a byte of input or for the news of a restore.
     fn poll(&mut self, a: &mut CodeAssembler) -> Assembled {
+        let mut console = a.create_label();
+        let mut serial = a.create_label();
+        let mut serial_status = a.create_label();
         let mut input = a.create_label();
+        let mut byte = a.create_label();
         let mut too_long = a.create_label();
         a.set_label(&mut self.routines.poll)?;
+        a.cmp(dword_ptr(layout::SERIAL), 0u32)?;
+        a.jne(serial)?;
+        a.set_label(&mut console)?;
         a.in_(al, ports::CONSOLE_STATUS)?;
         a.test(al, 3)?;
-        a.je(self.routines.poll)?;
+        a.je(console)?;
         a.test(al, 2)?;
         a.je(input)?;
         a.mov(bl, al)?;
@@ -187,9 +196,10 @@ impl Program<'_> {
         a.cmp(al, 3)?;
         a.je(self.routines.restored)?;
         a.test(bl, 1)?;
-        a.je(self.routines.poll)?;
+        a.je(console)?;
         a.set_label(&mut input)?;
         a.in_(al, ports::CONSOLE)?;
+        a.set_label(&mut byte)?;
         a.cmp(al, u32::from(b'\n'))?;
         a.je(self.routines.command)?;
         a.cmp(al, u32::from(b'\r'))?;
@@ -202,7 +212,19 @@ impl Program<'_> {
         a.jmp(self.routines.poll)?;
         a.set_label(&mut too_long)?;
         a.mov(dword_ptr(layout::LINE_LEN), layout::LINE_BYTES + 1)?;
-        a.jmp(self.routines.poll)
+        a.jmp(self.routines.poll)?;
+
+        a.set_label(&mut serial)?;
+        a.mov(edx, SERIAL_LINE_STATUS)?;
+        a.set_label(&mut serial_status)?;
+        a.in_(al, dx)?;
+        a.cmp(al, FLOATING)?;
+        a.je(self.routines.halt)?;
+        a.test(al, SERIAL_DATA_READY)?;
+        a.je(serial_status)?;
+        a.mov(edx, ports::SERIAL)?;
+        a.in_(al, dx)?;
+        a.jmp(byte)
     }
 
     /// A line is complete: choose by its first letter.

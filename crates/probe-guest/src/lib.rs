@@ -21,7 +21,8 @@
 //!
 //! # Ports
 //! Console data 0xe9 and status 0xea, shutdown 0x604, snapshot 0x605. Where 0xea reads as all ones there is no
-//! such console: the guest then also writes to the serial line at 0x3f8 and halts after `PROBE-READY`.
+//! such console: the guest then also writes to the serial line at 0x3f8 and takes its lines from there. Where there
+//! is no serial line either, it halts after `PROBE-READY`.
 //!
 //! # Instructions
 //! The code stays within a small set, so that any back end, an interpreter included, can run it: 32-bit flat

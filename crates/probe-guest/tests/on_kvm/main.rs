@@ -197,11 +197,38 @@ fn uses_the_serial_line_where_there_is_no_port_console() {
     let Some(mut vm) = Vm::boot(&image, &boot) else {
         return;
     };
-    assert_eq!(vm.run(), Stop::Halt);
+    assert_eq!(vm.run(), Stop::Idle);
     let output = vm.take_output();
     assert!(output.starts_with("PROBE-READY nonce="), "{output}");
     assert_eq!(String::from_utf8_lossy(&vm.serial), output);
-    assert_filled(&vm, 12, params("fill=top:2").span(RAM_BYTES));
+    let span = params("fill=top:2").span(RAM_BYTES);
+    assert_filled(&vm, 12, span);
+
+    vm.serial.clear();
+    vm.input.extend(*b"v\r\n");
+    assert_eq!(vm.run(), Stop::Idle);
+    let sum = checksum(12, span);
+    assert_eq!(
+        String::from_utf8_lossy(&vm.serial),
+        format!("PROBE-VERIFY ok checksum={sum:08x} seed=12 count=1\n")
+    );
+    vm.input.extend(*b"x3\n");
+    assert_eq!(vm.run(), Stop::Exit(3));
+}
+
+#[test]
+fn halts_where_nothing_can_be_typed() {
+    let _limit = watchdog();
+    let boot = Boot {
+        port_console: false,
+        serial_line: false,
+        ..Boot::default()
+    };
+    let Some(mut vm) = Vm::boot(&image().unwrap(), &boot) else {
+        return;
+    };
+    assert_eq!(vm.run(), Stop::Halt);
+    assert!(vm.take_output().starts_with("PROBE-READY nonce="));
 }
 
 #[test]

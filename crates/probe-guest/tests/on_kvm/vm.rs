@@ -46,6 +46,7 @@ pub struct Boot<'a> {
     pub start_info_version: u32,
     pub magic: u32,
     pub port_console: bool,
+    pub serial_line: bool,
 }
 
 impl Default for Boot<'_> {
@@ -56,6 +57,7 @@ impl Default for Boot<'_> {
             start_info_version: 1,
             magic: 0x336e_c578,
             port_console: true,
+            serial_line: true,
         }
     }
 }
@@ -77,6 +79,7 @@ pub struct Vm {
     first_output: Option<Instant>,
     started: Instant,
     port_console: bool,
+    serial_line: bool,
     pub serial: Vec<u8>,
     pub input: VecDeque<u8>,
     pub snapshot_answers: VecDeque<u8>,
@@ -110,6 +113,7 @@ impl Vm {
             first_output: None,
             started: Instant::now(),
             port_console: boot.port_console,
+            serial_line: boot.serial_line,
             serial: Vec::new(),
             input: VecDeque::new(),
             snapshot_answers: VecDeque::new(),
@@ -153,7 +157,14 @@ impl Vm {
                             self.restored_untold &= answer != 3;
                             answer
                         }
-                        0x3fd => 0x60,
+                        0x3f8 => self.input.pop_front().unwrap(),
+                        0x3fd if !self.serial_line => 0xff,
+                        // Transmitter empty; bit 0: a byte has come.
+                        0x3fd if !self.input.is_empty() => 0x61,
+                        0x3fd => {
+                            idle_polls += 1;
+                            0x60
+                        }
                         // QEMU's debug port reads as its own number.
                         0xe9 => 0xe9,
                         0xea => 0xff,
