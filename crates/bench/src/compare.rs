@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::HostFingerprint;
 use crate::statistics::signed_rank::{pairs_to_reach, smallest_p};
+pub(crate) use measure::turns;
 pub use measure::{CompareError, ComparePlan, NamedBuild, check_builds, run_comparison};
 pub use table::{Incomparable, merge, text};
 pub use verdict::{ComparisonVerdict, MetricVerdict, judge};

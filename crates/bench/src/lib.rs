@@ -4,7 +4,8 @@
 //! [`run_turn`] is one turn of the probe guest's life with its proof that nothing was lost;
 //! [`Monitor`] is the process under observation. [`run_lifecycle`] takes the samples of every suite
 //! into a [`result`], which [`validate`] judges, [`accept`] accepts and [`show`] and [`html`] show;
-//! [`compare`] measures builds in turns. [`statistics`] and [`stability`] are what they are judged by.
+//! [`compare`] measures builds in turns and [`peers`] other monitors. [`statistics`] and [`stability`] are
+//! what they are judged by.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod html;
 mod lifecycle;
 mod monitor;
 mod page_cache;
+pub mod peers;
 pub mod result;
 mod run;
 mod sampling;

@@ -314,6 +314,16 @@ impl Monitor {
         })
     }
 
+    /// Time since just before the process was created.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether the process is over, or cannot be asked.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Bounds the waits that follow.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;

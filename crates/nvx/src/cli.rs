@@ -11,8 +11,8 @@ mod suggest;
 use std::path::PathBuf;
 
 pub use bench::{
-    BenchArgs, BenchCommand, Cache, CompareArgs, DisturbArgs, LifecycleArgs, MergeArgs, ShowArgs,
-    SubjectArgs, WritebackArgs,
+    BenchArgs, BenchCommand, Cache, CompareArgs, DisturbArgs, LifecycleArgs, MergeArgs, PeersArgs,
+    ShowArgs, SubjectArgs, WritebackArgs,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};

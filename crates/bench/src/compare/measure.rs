@@ -216,7 +216,7 @@ pub fn run_comparison(
     let total = (plan.warmups + plan.samples) * builds.len() as u32;
     let mut done = 0;
     for round in 0..plan.warmups + plan.samples {
-        for place in order(builds.len(), round) {
+        for place in turns(builds.len(), round) {
             if !progress(done, total) {
                 return Err(CompareError::Interrupted);
             }
@@ -277,8 +277,8 @@ fn subject(request: &LifecycleRequest) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Every other round is mirrored.
-fn order(builds: usize, round: u32) -> Vec<usize> {
+/// Who takes which turn in a round: every other round is mirrored.
+pub(crate) fn turns(builds: usize, round: u32) -> Vec<usize> {
     match round % 2 {
         0 => (0..builds).collect(),
         _ => (0..builds).rev().collect(),

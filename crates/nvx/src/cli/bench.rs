@@ -2,12 +2,14 @@
 
 mod compare;
 mod lifecycle;
+mod peers;
 mod writeback;
 
 use clap::{Args, Subcommand};
 
 pub use compare::{CompareArgs, MergeArgs};
 pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
+pub use peers::PeersArgs;
 pub use writeback::WritebackArgs;
 
 /// Measure
@@ -23,6 +25,7 @@ pub enum BenchCommand {
     Show(ShowArgs),
     Compare(CompareArgs),
     Merge(MergeArgs),
+    Peers(PeersArgs),
     Disturb(DisturbArgs),
     Writeback(WritebackArgs),
 }

@@ -2,6 +2,7 @@
 
 mod compare;
 mod lifecycle;
+mod peers;
 mod writeback;
 
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
         BenchCommand::Lifecycle(args) => lifecycle::run(args),
         BenchCommand::Compare(args) => compare::run(&args),
         BenchCommand::Merge(args) => compare::run_merge(&args),
+        BenchCommand::Peers(args) => peers::run(&args),
         BenchCommand::Show(args) => lifecycle::show(&args),
         BenchCommand::Disturb(args) => lifecycle::run_disturbance(&args),
         BenchCommand::Writeback(args) => writeback::run(args),
