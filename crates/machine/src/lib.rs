@@ -3,6 +3,7 @@
 //! [`layout`] has every address that the contract fixes. [`read_image`] reads a guest image from a file
 //! within bounds, [`load_pvh`] places it in new guest RAM together with what the PVH boot protocol hands to
 //! the guest, and says in which state the first vCPU begins.
+//! [`kernel`] finds the Linux kernel in the kinds of file that hold one.
 //! [`initramfs`] packs a root file system for a Linux guest. [`control_line`] is what the monitor and `nvx` inside a guest say to each other.
 //!
 //! A guest image is input from outside: every number in it is checked before the first byte is written, and an
@@ -13,6 +14,7 @@
 pub mod control_line;
 mod image;
 pub mod initramfs;
+pub mod kernel;
 pub mod layout;
 mod pvh;
 
