@@ -15,6 +15,7 @@ mod man;
 mod rust_text;
 mod test;
 mod verify;
+mod windows;
 mod workspace;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@
 //! | `native` | integration test files whose name starts with `native_` | `/dev/kvm`, read and write |
 //! | `browser` | integration test files whose name starts with `browser_` | Chromium, Debian's package `chromium` |
 //! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g` |
+//! | `windows` | all tests that are built for Windows, under Wine ([`crate::windows`]) | root, Debian's package `debootstrap` for the first time |
 //!
 //! # A test that cannot run here
 //!
@@ -41,6 +42,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 
+use crate::windows;
 use crate::workspace::{Workspace, cargo};
 
 /// Names the file that tests append their skips to.
@@ -58,6 +60,9 @@ pub struct Options {
     /// Run only part A of B of each lane, such as 1/2.
     #[arg(long, value_name = "A/B")]
     shard: Option<String>,
+    /// Of lane windows, run only test binaries with this text in their names; repeatable.
+    #[arg(long = "windows-binary", value_name = "TEXT")]
+    windows_binaries: Vec<String>,
 }
 
 /// One environment that tests run in.
@@ -71,6 +76,8 @@ enum Lane {
     Browser,
     /// What reaches the device on a real NTFS driver.
     Ntfs,
+    /// The Windows code, built for Windows and run under Wine.
+    Windows,
 }
 
 impl Lane {
@@ -80,6 +87,7 @@ impl Lane {
             Self::Native => "native",
             Self::Browser => "browser",
             Self::Ntfs => "ntfs",
+            Self::Windows => "windows",
         }
     }
 
@@ -90,6 +98,7 @@ impl Lane {
             Self::Unit | Self::Ntfs => None,
             Self::Native => kvm_obstacle(Path::new("/dev/kvm")),
             Self::Browser => browser_obstacle(&std::env::var_os("PATH").unwrap_or_default()),
+            Self::Windows => windows::obstacle(),
         }
     }
 }
@@ -118,7 +127,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     let mut results = Vec::new();
     for &lane in lanes {
         let start = Instant::now();
-        let mut outcome = run_lane(workspace, lane, options.shard.as_deref())?;
+        let mut outcome = run_lane(workspace, lane, options)?;
         outcome.duration = start.elapsed();
         results.push((lane, outcome));
     }
@@ -133,15 +142,27 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn run_lane(workspace: &Workspace, lane: Lane, shard: Option<&str>) -> Result<Outcome> {
+fn run_lane(workspace: &Workspace, lane: Lane, options: &Options) -> Result<Outcome> {
+    let shard = options.shard.as_deref();
     println!("lane {}", lane.name());
+    // All of lane windows belongs to the first shard: it is one build.
+    if lane == Lane::Windows && !shard.is_none_or(|shard| shard.starts_with("1/")) {
+        return Ok(Outcome::default());
+    }
     if let Some(reason) = lane.obstacle() {
-        let skipped = count_tests(workspace, lane)?;
+        let skipped = match lane {
+            // Counting them would take the build that cannot be made.
+            Lane::Windows => 1,
+            _ => count_tests(workspace, lane)?,
+        };
         return Ok(Outcome {
             skipped,
             skips: vec![format!("all of lane {}: {reason}", lane.name())],
             ..Outcome::default()
         });
+    }
+    if lane == Lane::Windows {
+        return Ok(run_windows(workspace, &options.windows_binaries));
     }
     let skips_file = new_skips_file(workspace, lane)?;
     let mut outcome = run_nextest(workspace, lane, shard, &skips_file)?;
@@ -157,6 +178,22 @@ fn run_lane(workspace: &Workspace, lane: Lane, shard: Option<&str>) -> Result<Ou
     outcome.passed = outcome.passed.saturating_sub(outcome.skipped);
     outcome.skips = skips.lines().map(str::to_owned).collect();
     Ok(outcome)
+}
+
+fn run_windows(workspace: &Workspace, binaries: &[String]) -> Outcome {
+    match windows::run(workspace, binaries) {
+        Ok(report) => Outcome {
+            passed: report.passed,
+            failed: report.failed,
+            broken: report.broken,
+            ..Outcome::default()
+        },
+        // The other lanes still have something to tell.
+        Err(error) => Outcome {
+            broken: Some(format!("{error:#}")),
+            ..Outcome::default()
+        },
+    }
 }
 
 /// Why `/dev/kvm` cannot be used; `None` if it can.
@@ -335,7 +372,7 @@ fn run_doc_tests(workspace: &Workspace) -> Result<(usize, usize, Option<String>)
         .output()
         .context("cannot run cargo test --doc")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let (passed, failed) = doc_test_counts(&text);
+    let (passed, failed) = test_result_counts(&text);
     if output.status.success() {
         return Ok((passed, failed, None));
     }
@@ -344,8 +381,8 @@ fn run_doc_tests(workspace: &Workspace) -> Result<(usize, usize, Option<String>)
     Ok((passed, failed, broken))
 }
 
-/// Sums the lines `test result: ok. 3 passed; 0 failed; ...`.
-fn doc_test_counts(text: &str) -> (usize, usize) {
+/// Passed and failed: sums the lines `test result: ok. 3 passed; 0 failed; ...`.
+pub(crate) fn test_result_counts(text: &str) -> (usize, usize) {
     let mut sum = (0, 0);
     for line in text.lines().filter(|line| line.starts_with("test result:")) {
         for part in line.split([';', '.']) {
@@ -426,7 +463,7 @@ mod tests {
         let text = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; finished in 0.01s\n\
                     noise 5 passed;\n\
                     test result: FAILED. 1 passed; 3 failed; 0 ignored\n";
-        assert_eq!(doc_test_counts(text), (3, 3));
+        assert_eq!(test_result_counts(text), (3, 3));
     }
 
     #[test]

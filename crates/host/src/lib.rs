@@ -8,7 +8,10 @@
 //! The operating systems differ inside `linux.rs` (and its siblings) only; the rest of the workspace
 //! sees the names that this file exports.
 
+mod answers;
+mod control_error;
 mod file_error;
+mod owned_names;
 pub mod probe;
 mod processor;
 mod stale_report;
@@ -17,28 +20,32 @@ mod stale_report;
 mod linux;
 #[cfg(target_os = "linux")]
 use linux as os;
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as os;
 
+pub use answers::{
+    DirectorySync, FileLock, FileSystemKind, InputRead, Interest, RenameMethod, StreamRead, Waiting,
+};
+pub use control_error::ControlSocketError;
 pub use file_error::{CreateError, FileKind, LinkError, OpenError, ReflinkError, RenameError};
+pub use owned_names::{RAM_FILE_PREFIX, STAGING_PREFIX};
 pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
-pub use os::control_socket::{
-    ControlListener, ControlSocketError, ControlStream, MAX_CONTROL_PATH_BYTES, StreamRead,
-};
-pub use os::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
+pub use os::AsFile;
+pub use os::control_socket::{ControlListener, ControlStream, MAX_CONTROL_PATH_BYTES};
+pub use os::files::{Directory, FileIdentity, FileSystem};
 pub use os::identity::boot_identity;
-pub use os::lock::{FileLock, try_lock_exclusive};
+pub use os::lock::try_lock_exclusive;
 pub use os::page_cache::cached_pages;
 pub use os::publish::{
-    RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
-    start_writeback_of,
+    link_open_file, rename_no_replace, rename_no_replace_by, start_writeback, start_writeback_of,
 };
 pub use os::reflink::{check_reflink, reflink};
 pub use os::signals::{Termination, TerminationSignals};
-pub use os::stale::{
-    LockedDirectory, RAM_FILE_PREFIX, STAGING_PREFIX, create_locked_directory, random_name,
-    remove_stale,
-};
-pub use os::stdio::{ConsoleInput, ConsoleOutput, InputRead};
+pub use os::stale::{LockedDirectory, create_locked_directory, random_name, remove_stale};
+pub use os::stdio::{ConsoleInput, ConsoleOutput};
 pub use os::usage::{allocated_bytes, process_peak_rss_bytes};
-pub use os::wait::{Interest, WaitSource, Waitable, Waker, wait_any};
-pub use os::wait_set::{WaitSet, Waiting};
+pub use os::wait::{WaitSource, Waitable, Waker, wait_any};
+pub use os::wait_set::WaitSet;

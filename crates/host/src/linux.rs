@@ -15,5 +15,8 @@ pub mod usage;
 pub mod wait;
 pub mod wait_set;
 
+/// What has an open file or directory behind it.
+pub use std::os::fd::AsFd as AsFile;
+
 #[cfg(test)]
 mod tests;

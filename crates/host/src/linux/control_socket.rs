@@ -1,68 +1,23 @@
 //! Local sockets by which other processes of the same user control a VM.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use super::files::FileIdentity;
+use super::wait::{WaitSource, Waitable};
+use crate::{ControlSocketError, StreamRead};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
-use thiserror::Error;
-
-use super::files::FileIdentity;
-use super::wait::{WaitSource, Waitable};
 
 /// Longest path of a socket: `sun_path` less its terminating zero (unix(7)).
 pub const MAX_CONTROL_PATH_BYTES: usize = 107;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
-
-/// Why a control socket cannot be used.
-#[derive(Debug, Error)]
-pub enum ControlSocketError {
-    /// The path is longer than a socket's address can be.
-    #[error("{}: {length_bytes} bytes are too long for a socket (at most {MAX_CONTROL_PATH_BYTES})", path.display())]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
-        /// Its length.
-        length_bytes: usize,
-    },
-    /// Another process serves this socket.
-    #[error("{}: in use by a running VM", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Something that is no socket has this name.
-    #[error("{}: exists and is not a socket", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Nothing serves this socket.
-    #[error("{}: no VM listens here", path.display())]
-    NobodyListens {
-        /// The path.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Another step failed.
-    #[error("{}: cannot {what}", path.display())]
-    System {
-        /// The path.
-        path: PathBuf,
-        /// What was being done, as a verb.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 fn system_error(path: &Path, what: &'static str) -> impl Fn(Errno) -> ControlSocketError {
     let path = path.to_owned();
@@ -79,6 +34,7 @@ fn address(path: &Path) -> Result<SocketAddrUnix, ControlSocketError> {
         return Err(ControlSocketError::PathTooLong {
             path: path.to_owned(),
             length_bytes,
+            limit_bytes: MAX_CONTROL_PATH_BYTES,
         });
     }
     SocketAddrUnix::new(path).map_err(system_error(path, "use the path"))
@@ -211,17 +167,6 @@ fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), ControlS
 #[derive(Debug)]
 pub struct ControlStream {
     socket: OwnedFd,
-}
-
-/// What reading from a connection gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamRead {
-    /// This many bytes, more than 0.
-    Data(usize),
-    /// Nothing at the moment.
-    Nothing,
-    /// The other side will send no more.
-    End,
 }
 
 impl ControlStream {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::{CreateError, FileKind, OpenError};
+use crate::{CreateError, DirectorySync, FileKind, FileSystemKind, OpenError};
 
 /// Rights of directories that NVX makes: nobody but the owner.
 const DIRECTORY_MODE: Mode = Mode::RWXU;
@@ -35,15 +35,6 @@ pub struct FileIdentity {
     pub device: u64,
     /// Inode number on that file system.
     pub inode: u64,
-}
-
-/// How far a directory could be made durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DirectorySync {
-    /// The entries are on stable storage.
-    Done,
-    /// The file system has no such operation for directories.
-    Unsupported,
 }
 
 impl Directory {
@@ -358,47 +349,6 @@ impl FileIdentity {
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(identity_in(&rustix::fs::fstat(file)?))
     }
-}
-
-/// The kinds of file system that NVX treats or reports differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FileSystemKind {
-    /// tmpfs, also as `/dev/shm`.
-    Tmpfs,
-    /// ramfs, which cannot be swapped out.
-    Ramfs,
-    /// hugetlbfs.
-    Hugetlbfs,
-    /// ext2, ext3 or ext4, which share one magic number.
-    Ext4,
-    /// XFS.
-    Xfs,
-    /// Btrfs.
-    Btrfs,
-    /// F2FS.
-    F2fs,
-    /// ZFS.
-    Zfs,
-    /// bcachefs.
-    Bcachefs,
-    /// overlayfs, as in containers.
-    Overlay,
-    /// Anything served by FUSE, such as ntfs-3g.
-    Fuse,
-    /// The kernel's own NTFS driver.
-    Ntfs3,
-    /// exFAT.
-    Exfat,
-    /// FAT.
-    Fat,
-    /// NFS.
-    Nfs,
-    /// SMB or CIFS.
-    Smb,
-    /// Plan 9 file protocol.
-    NineP,
-    /// Any other.
-    Other,
 }
 
 /// A file system, as `statfs` describes it.

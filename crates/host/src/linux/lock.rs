@@ -10,16 +10,7 @@ use std::os::fd::AsFd;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// What came of an attempt to take a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FileLock {
-    /// The lock is held until the descriptor, and every duplicate of it, is closed.
-    Taken,
-    /// Another open file description holds it.
-    HeldElsewhere,
-    /// The file system has no such locks for this file.
-    Unsupported,
-}
+use crate::FileLock;
 
 /// Tries to take the exclusive lock (`flock`) of an open file or directory, without waiting.
 ///

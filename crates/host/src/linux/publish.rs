@@ -16,18 +16,7 @@ use rustix::fs::{AtFlags, CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::files::{Directory, FileIdentity, is_one_component, make_directory_at};
-use crate::{LinkError, RenameError};
-
-/// How a rename that never replaces is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RenameMethod {
-    /// `renameat2` with `RENAME_NOREPLACE`: the kernel checks and renames in one step.
-    NoReplace,
-    /// The new name is claimed by creating an empty directory, over which the old one is renamed. For
-    /// file systems without `RENAME_NOREPLACE`. A crash between the two steps leaves the empty
-    /// directory.
-    ClaimedDirectory,
-}
+use crate::{LinkError, RenameError, RenameMethod};
 
 /// Gives the open `file` the name `name` in `directory`, and proves that the name stands for the same
 /// device and inode. The file may be nameless (`O_TMPFILE` without `O_EXCL`).

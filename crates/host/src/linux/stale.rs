@@ -19,23 +19,14 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use super::files::{Directory, FileIdentity, is_self_or_parent, make_directory_at};
-use super::lock::{FileLock, try_lock_exclusive};
-use super::publish::{RenameMethod, try_rename_no_replace};
-use crate::{CreateError, FileKind, LeftEntry, LeftReason, OpenError, StaleReport};
-
-/// Start of the name of a staging directory; 16 hexadecimal digits follow.
-pub const STAGING_PREFIX: &str = ".nvx-staging-";
-/// Start of the name of a RAM file that could not be made nameless; 16 hexadecimal digits follow.
-pub const RAM_FILE_PREFIX: &str = ".nvx-ram-";
-
-/// Length of the random part: 64 bits in hexadecimal.
-const RANDOM_DIGITS: usize = 16;
-/// A name that is taken, or removed at once, is not tried again this often.
-const MAX_CREATE_ATTEMPTS: u32 = 16;
-/// A scratch directory with more entries than this is somebody's mail folder.
-const MAX_SCANNED_ENTRIES: usize = 16_384;
-/// A staging directory holds three files; more than this is not ours.
-const MAX_STAGING_FILES: usize = 8;
+use super::lock::try_lock_exclusive;
+use super::publish::try_rename_no_replace;
+use crate::owned_names::{
+    MAX_CREATE_ATTEMPTS, MAX_SCANNED_ENTRIES, MAX_STAGING_FILES, RANDOM_DIGITS, owned_kind,
+};
+use crate::{
+    CreateError, FileKind, FileLock, LeftEntry, LeftReason, OpenError, RenameMethod, StaleReport,
+};
 
 /// A new directory of this process's own, locked for as long as the value lives.
 #[derive(Debug)]
@@ -190,15 +181,9 @@ struct Candidate {
 impl Candidate {
     fn from_name(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
-        let (digits, wanted) = if let Some(digits) = name.strip_prefix(STAGING_PREFIX) {
-            (digits, FileKind::Directory)
-        } else {
-            (name.strip_prefix(RAM_FILE_PREFIX)?, FileKind::Regular)
-        };
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        (digits.len() == RANDOM_DIGITS && digits.bytes().all(is_digit)).then(|| Self {
+        Some(Self {
             name: name.to_owned(),
-            wanted,
+            wanted: owned_kind(name)?,
         })
     }
 

@@ -14,7 +14,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::wait::{Interest, WaitSource, Waitable, wait_any};
+use super::wait::{WaitSource, Waitable, wait_any};
+use crate::{InputRead, Interest};
 
 /// The most that one write hands over: a pipe that is writable at all takes this much without
 /// blocking (pipe(7), PIPE_BUF).
@@ -31,17 +32,6 @@ const TERMINAL_MULTIPLEXER: (u32, u32) = (5, 2);
 /// Where a guest's console input comes from.
 pub struct ConsoleInput {
     descriptor: OwnedFd,
-}
-
-/// What reading console input gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputRead {
-    /// This many bytes, more than 0.
-    Data(usize),
-    /// Nothing at the moment.
-    Nothing,
-    /// The input has ended.
-    End,
 }
 
 impl ConsoleInput {

@@ -14,16 +14,16 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
-use super::files::{Directory, DirectorySync, FileIdentity, FileSystem, FileSystemKind};
-use super::lock::{FileLock, try_lock_exclusive};
+use super::files::{Directory, FileIdentity, FileSystem};
+use super::lock::try_lock_exclusive;
 use super::publish::{
-    RenameMethod, link_open_file, rename_no_replace, rename_no_replace_by, start_writeback,
-    start_writeback_of,
+    link_open_file, rename_no_replace, rename_no_replace_by, start_writeback, start_writeback_of,
 };
-use super::stale::{
-    RAM_FILE_PREFIX, STAGING_PREFIX, create_locked_directory, random_name, remove_stale,
+use super::stale::{create_locked_directory, random_name, remove_stale};
+use crate::{
+    CreateError, DirectorySync, FileKind, FileLock, FileSystemKind, LeftReason, LinkError,
+    OpenError, RAM_FILE_PREFIX, RenameError, RenameMethod, STAGING_PREFIX,
 };
-use crate::{CreateError, FileKind, LeftReason, LinkError, OpenError, RenameError};
 
 /// A process that is being spawned holds every lock of this one until it executes its own program. A
 /// test that expects a dropped lock to be free reads this; a test that spawns writes it.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use crate::Interest;
+
 /// A flag that another thread can raise and that a waiter sees as readable until it is lowered.
 pub struct Waker {
     descriptor: OwnedFd,
@@ -75,15 +77,6 @@ impl Waitable for WaitSource<'_> {
     fn source(&self) -> WaitSource<'_> {
         *self
     }
-}
-
-/// What to wait for on one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
-    /// Data to read, the end of the stream, or an error.
-    Readable,
-    /// Room to write, or an error.
-    Writable,
 }
 
 /// Waits until at least one source is ready or `timeout` (none: for ever) has passed, and says

@@ -6,21 +6,13 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::wait::{Interest, WaitSource};
+use super::wait::WaitSource;
+use crate::{Interest, Waiting};
 
 /// A set of sources. What is ready stays ready for every wait until it is dealt with.
 #[derive(Debug)]
 pub struct WaitSet {
     epoll: OwnedFd,
-}
-
-/// Whether a source can be waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// The set waits for it.
-    Yes,
-    /// It is of a kind that is always ready, as a regular file, and is not in the set.
-    AlwaysReady,
 }
 
 impl WaitSet {
