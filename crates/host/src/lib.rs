@@ -35,6 +35,7 @@ pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
 pub use os::AsFile;
 pub use os::control_socket::{ControlListener, ControlStream, MAX_CONTROL_PATH_BYTES};
+pub use os::entry;
 pub use os::files::{Directory, FileIdentity, FileSystem};
 pub use os::identity::boot_identity;
 pub use os::lock::try_lock_exclusive;

@@ -1,6 +1,7 @@
 //! The Linux side of the crate.
 
 pub mod control_socket;
+pub mod entry;
 pub mod files;
 pub mod identity;
 pub mod lock;

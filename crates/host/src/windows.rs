@@ -5,6 +5,7 @@
 //! Windows has no state of readiness of its own (anonymous pipes, consoles), a thread makes one.
 
 pub mod control_socket;
+pub mod entry;
 mod event;
 mod facts;
 pub mod files;

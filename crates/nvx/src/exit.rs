@@ -1,6 +1,24 @@
 //! Exit codes and how errors are told; the table is doc/exit-codes.md.
 
-use std::process::ExitCode;
+/// The status that the process ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitCode(u8);
+
+impl ExitCode {
+    /// All went well.
+    pub const SUCCESS: Self = Self(0);
+
+    /// The number that the system is given.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+impl From<u8> for ExitCode {
+    fn from(number: u8) -> Self {
+        Self(number)
+    }
+}
 
 /// The monitor itself failed; every other code of `run` and `restore` is the guest's.
 pub const MONITOR_FAILED: u8 = 125;

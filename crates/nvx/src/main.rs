@@ -4,6 +4,7 @@
 //! no logic of its own beyond turning arguments into a request and a result into output.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(all(target_os = "linux", not(test)), no_main)]
 
 mod cli;
 mod commands;
@@ -11,13 +12,23 @@ mod exit;
 mod output;
 mod size;
 
-use std::process::ExitCode;
-
+use exit::ExitCode;
 use nvx_profile::Profile;
 
-fn main() -> ExitCode {
+#[cfg(not(test))]
+nvx_host::program!(start);
+
+#[cfg_attr(
+    test,
+    allow(dead_code, reason = "the test harness has the entry point")
+)]
+fn start() -> u8 {
     // First of all, so that the process clock covers what follows.
     let profile = Profile::from_environment();
+    answer(profile).number()
+}
+
+fn answer(profile: Profile) -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),

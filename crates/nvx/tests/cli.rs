@@ -94,6 +94,32 @@ fn check_help(command: &[&str]) -> usize {
     count
 }
 
+/// A closed standard descriptor must not lend its number to the file that is written.
+#[test]
+fn closed_standard_descriptors_do_not_reach_files() {
+    let place = tempfile::tempdir().unwrap();
+    let export = |name: &str, script: &str| {
+        let file = place.path().join(name);
+        let status = Command::new("sh")
+            .args(["-c", script, env!("CARGO_BIN_EXE_nvx"), "guest", "export"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{script}");
+        std::fs::read(&file).unwrap()
+    };
+    let open = export("open.elf", "exec \"$0\" \"$@\"");
+    assert!(open.starts_with(b"\x7fELF"));
+    for (name, script) in [
+        ("no-input.elf", "exec \"$0\" \"$@\" <&-"),
+        ("no-output.elf", "exec \"$0\" \"$@\" >&-"),
+        ("none.elf", "exec \"$0\" \"$@\" <&- >&- 2>&-"),
+    ] {
+        assert_eq!(export(name, script), open, "{script}");
+    }
+}
+
 #[test]
 fn every_help_fits_a_screen_and_every_command_has_an_example() {
     let count = check_help(&[]);

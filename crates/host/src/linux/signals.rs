@@ -108,6 +108,19 @@ impl Waitable for TerminationSignals {
     }
 }
 
+/// Lets a write to a pipe or socket whose reader went away fail, instead of ending this process.
+///
+/// # Errors
+/// The system refuses the action.
+pub fn ignore_broken_pipes() -> io::Result<()> {
+    // SAFETY: sets a disposition, SIG_IGN, that runs no code; `signal` takes no pointers to data.
+    let previous = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    if previous == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn is_ignored(signal: i32) -> io::Result<bool> {
     // SAFETY: a null new action changes nothing; the old one is written to `action`, for which all
     // zeros is a valid value.

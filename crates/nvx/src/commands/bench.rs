@@ -5,7 +5,7 @@ mod lifecycle;
 mod peers;
 mod writeback;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use crate::cli::{BenchArgs, BenchCommand};
 use crate::exit::Failure;

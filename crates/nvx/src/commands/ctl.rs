@@ -1,7 +1,7 @@
 //! `nvx capture` and `nvx ctl`: clients of a running VM's control socket.
 
+use crate::exit::ExitCode;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use nvx_vmm::control::client::Client;

@@ -1,8 +1,8 @@
 //! `nvx demo`: the whole promise in one command.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;

@@ -1,8 +1,8 @@
 //! `nvx doctor`: shows what was found; the verdicts are [`nvx_bench::host_report`]'s.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nvx_bench::host_report::{Area, Check, HostReport, Status, examine};

@@ -1,6 +1,6 @@
 //! `nvx completions` and `nvx man`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;

@@ -1,9 +1,9 @@
 //! `nvx guest`.
 
+use crate::exit::ExitCode;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 

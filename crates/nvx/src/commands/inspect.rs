@@ -1,7 +1,7 @@
 //! `nvx inspect`.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use nvx_snapshot::{Manifest, Snapshot, StatePayload};
 use serde::Serialize;

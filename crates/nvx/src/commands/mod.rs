@@ -12,7 +12,7 @@ mod restore;
 mod run;
 mod session;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use nvx_profile::Profile;
 

@@ -9,7 +9,7 @@ mod provenance;
 mod report;
 mod validate;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use crate::cli::{PerfArgs, PerfCommand};
 use crate::exit::Failure;

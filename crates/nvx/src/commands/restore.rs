@@ -1,6 +1,6 @@
 //! `nvx restore`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use nvx_profile::Profile;
 use nvx_vmm::RestoreRequest;

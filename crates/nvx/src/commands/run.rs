@@ -1,6 +1,6 @@
 //! `nvx run`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::Context as _;
 use nvx_profile::Profile;

@@ -1,8 +1,8 @@
 //! What `run` and `restore` have in common: signals, console, back end, and how a VM's end becomes
 //! an exit code.
 
+use crate::exit::ExitCode;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, Directory, TerminationSignals};

@@ -1,6 +1,6 @@
 //! `nvx bench compare` and `merge`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;

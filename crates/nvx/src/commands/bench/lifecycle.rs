@@ -1,7 +1,7 @@
 //! `nvx bench lifecycle`, `show` and `disturb`.
 
+use crate::exit::ExitCode;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;

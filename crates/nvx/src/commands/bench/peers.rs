@@ -1,7 +1,7 @@
 //! `nvx bench peers`.
 
+use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;

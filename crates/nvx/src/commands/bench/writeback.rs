@@ -1,7 +1,7 @@
 //! `nvx bench writeback`: what each strategy writes, and how long it takes.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nvx_bench::writeback::{

@@ -1,6 +1,6 @@
 //! `nvx perf collect`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use nvx_perf::{CollectRequest, collect};
 

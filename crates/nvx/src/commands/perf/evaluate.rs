@@ -1,7 +1,7 @@
 //! `nvx perf evaluate`.
 
+use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use nvx_perf::{Evaluation, evaluate};
 

@@ -1,9 +1,9 @@
 //! `nvx perf gate`.
 
+use crate::exit::ExitCode;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use nvx_perf::{

@@ -1,8 +1,8 @@
 //! `nvx perf import`.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::anyhow;
 use nvx_perf::{

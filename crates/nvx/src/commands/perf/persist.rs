@@ -1,6 +1,6 @@
 //! `nvx perf persist`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use nvx_perf::{PersistRequest, PersistResult, persist};
 

@@ -1,6 +1,6 @@
 //! `nvx perf provenance`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use nvx_perf::{Provenance, ProvenanceRequest, provenance};
 

@@ -1,6 +1,6 @@
 //! `nvx perf report`.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::anyhow;
 use nvx_perf::{ReportRequest, report, write_file};

@@ -1,7 +1,7 @@
 //! `nvx perf validate`.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nvx_bench::result::LifecycleResult;
