@@ -192,6 +192,8 @@ pub struct GuestMemory {
     /// Of each range: whether the hypervisor's log was merged since the last copy.
     log_merged: Vec<AtomicBool>,
     accessor_sees_all_stores: AtomicBool,
+    /// The system has failed to store pages of the RAM file since they were last all stored.
+    unstored_pages: AtomicBool,
 }
 
 impl GuestMemory {
@@ -297,6 +299,7 @@ impl GuestMemory {
             source,
             page_map: OnceLock::new(),
             accessor_sees_all_stores: AtomicBool::new(false),
+            unstored_pages: AtomicBool::new(false),
         })
     }
 
@@ -333,6 +336,19 @@ impl GuestMemory {
             Source::Private { .. } => ViewKind::PrivateFile,
             Source::Anonymous => ViewKind::Anonymous,
         }
+    }
+
+    /// Tells that the system has failed to store pages of the RAM file. From then on it takes them for
+    /// stored and never tries again, though the device does not have them; so the next
+    /// [`writeback`](Self::writeback) has all pages that hold data written once more. A failed writeback
+    /// tells so itself; to be called when a sync of the file fails.
+    pub fn expect_unstored_pages(&self) {
+        self.unstored_pages.store(true, Ordering::Release);
+    }
+
+    /// Whether pages may be unstored; they are taken for stored from now on.
+    pub(crate) fn take_unstored_pages(&self) -> bool {
+        self.unstored_pages.swap(false, Ordering::AcqRel)
     }
 
     /// The file behind the view.

@@ -5,6 +5,10 @@
 //! of a file system, without writing anything. After writeback the pages are with the file; only a
 //! sync of the file makes them durable.
 //!
+//! A page that the device refused is lost silently the next time: the system reports the failure once
+//! and takes the page for written. So after a failure the next writeback marks every page that holds
+//! data, and a capture that is tried again publishes nothing that is only in the cache.
+//!
 //! Only a writable shared view has something to write back. A private view would be copied, a
 //! read-only one has no modified page, anonymous memory has no file: each is refused by name.
 
@@ -19,7 +23,7 @@ use std::time::{Duration, Instant};
 use nvx_host::FileSystem;
 use thiserror::Error;
 
-use crate::extents::FileExtent;
+use crate::extents::{ExtentList, FileExtent};
 use crate::guest_memory::{GuestMemory, Source};
 use crate::layout::{GuestAddress, PAGE_SIZE_BYTES};
 use crate::linux::storage;
@@ -175,6 +179,24 @@ fn split_evenly(extents: &[FileExtent], workers: WorkerCount) -> Vec<Vec<FileExt
     shares
 }
 
+/// The parts of `extents` that have a byte of `data`, rounded outwards to whole pages.
+fn intersection(extents: &[FileExtent], data: &ExtentList) -> Vec<FileExtent> {
+    let mut parts = Vec::new();
+    for extent in extents {
+        let mut list = ExtentList::new();
+        for found in data.iter() {
+            let start = found.offset_bytes / PAGE_SIZE_BYTES * PAGE_SIZE_BYTES;
+            let end = found.end_bytes().next_multiple_of(PAGE_SIZE_BYTES);
+            let (start, end) = (start.max(extent.offset_bytes), end.min(extent.end_bytes()));
+            if start < end {
+                list.push(start, end - start);
+            }
+        }
+        parts.extend(list.iter());
+    }
+    parts
+}
+
 /// Why a plan was not carried out in full.
 #[derive(Debug)]
 enum PlanFailure {
@@ -240,7 +262,11 @@ pub struct WritebackReport {
     pub pages: Option<u64>,
     /// The same in bytes.
     pub bytes: Option<u64>,
-    /// Pages marked modified first.
+    /// Bytes of pages that were modified, or already on their way to the device, before any was
+    /// marked; `None` where the system cannot tell.
+    pub modified_bytes: Option<u64>,
+    /// Pages marked modified first: every page if the strategy wants that, and those that hold data
+    /// if the system failed to store some earlier.
     pub marked_pages: u64,
     /// Flush calls made.
     pub calls: u64,
@@ -407,32 +433,43 @@ impl SharedView<'_> {
     ) -> Result<WritebackReport, WritebackError> {
         let started = Instant::now();
         let plan = strategy.plan(extents);
-        let marked_pages = if plan.mark_every_page {
-            self.mark(extents)
-        } else {
-            0
-        };
         if FileSystem::of(self.file).is_ok_and(|found| found.is_memory()) {
             // The pages of the view are the file: nothing has to be brought anywhere, and counting
             // them would cost more than all else.
+            let marks = if plan.mark_every_page { extents } else { &[] };
             return Ok(WritebackReport {
                 strategy,
                 pages: Some(0),
                 bytes: Some(0),
-                marked_pages,
+                modified_bytes: Some(0),
+                marked_pages: self.mark(marks),
                 calls: 0,
                 duration: started.elapsed(),
             });
         }
-        let pages = extents.iter().try_fold(0_u64, |sum, extent| {
-            Some(sum + storage::unwritten_pages(self.file, extent.offset_bytes, extent.size_bytes)?)
-        });
-        plan.run(&|extent| self.flush(extent))
-            .map_err(|failure| self.describe(failure))?;
+        let modified_pages = self.unwritten_pages(extents);
+        let again = self.memory.take_unstored_pages();
+        let marked_pages = if plan.mark_every_page {
+            self.mark(extents)
+        } else if again {
+            self.mark(&self.holding_data(extents))
+        } else {
+            0
+        };
+        let pages = match marked_pages {
+            0 => modified_pages,
+            _ => self.unwritten_pages(extents),
+        };
+        plan.run(&|extent| self.flush(extent)).map_err(|failure| {
+            self.memory.expect_unstored_pages();
+            self.describe(failure)
+        })?;
+        let bytes = |pages: Option<u64>| pages.map(|pages| pages * PAGE_SIZE_BYTES);
         Ok(WritebackReport {
             strategy,
             pages,
-            bytes: pages.map(|pages| pages * PAGE_SIZE_BYTES),
+            bytes: bytes(pages),
+            modified_bytes: bytes(modified_pages),
             marked_pages,
             calls: plan
                 .workers
@@ -441,6 +478,23 @@ impl SharedView<'_> {
                 .sum(),
             duration: started.elapsed(),
         })
+    }
+
+    /// Pages that are modified or on their way to the device.
+    fn unwritten_pages(&self, extents: &[FileExtent]) -> Option<u64> {
+        extents.iter().try_fold(0_u64, |sum, extent| {
+            Some(sum + storage::unwritten_pages(self.file, extent.offset_bytes, extent.size_bytes)?)
+        })
+    }
+
+    /// The parts of the extents, in whole pages, where the file may hold data.
+    fn holding_data(&self, extents: &[FileExtent]) -> Vec<FileExtent> {
+        let length_bytes = extents.last().map_or(0, FileExtent::end_bytes);
+        match storage::data_extents(self.file, length_bytes) {
+            Ok(Some(data)) => intersection(extents, &data),
+            // Holes that are written as zeros cost only space.
+            Ok(None) | Err(_) => extents.to_vec(),
+        }
     }
 
     /// Marks every page of the extents modified, ascending; returns how many.

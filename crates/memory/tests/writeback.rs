@@ -245,3 +245,30 @@ fn marking_makes_the_whole_file_be_written() {
     memory.read(GuestAddress(4096), &mut seen).unwrap();
     assert_eq!(&seen, b"kept");
 }
+
+#[test]
+fn after_a_failed_sync_every_page_that_holds_data_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    if is_in_memory(directory.path()) {
+        println!("skipped: nothing is written on a file system in memory");
+        return;
+    }
+    let (memory, _file) = shared(&gap_layout(), directory.path());
+    for page in [0, 7, 30] {
+        memory
+            .write(GuestAddress(page * PAGE_SIZE_BYTES), &[1; 4096])
+            .unwrap();
+    }
+    let ascending = || memory.writeback(Strategy::default()).unwrap();
+    assert_eq!(ascending().marked_pages, 0);
+    memory.expect_unstored_pages();
+    let again = ascending();
+    // Blocks of a file system may be larger than pages.
+    assert!((3..64).contains(&again.marked_pages), "{again:?}");
+    assert_eq!(again.modified_bytes.unwrap_or(0), 0, "{again:?}");
+    assert_eq!(
+        again.bytes.unwrap_or(again.marked_pages * 4096),
+        again.marked_pages * 4096
+    );
+    assert_eq!(ascending().marked_pages, 0, "once");
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink};
 use nvx_hypervisor::FeatureRegister;
-use nvx_memory::{ChosenStrategy, GuestMemory, RamFileKind, ViewKind};
+use nvx_memory::{GuestMemory, RamFileKind, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
     CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Destination, MEMORY_FILE, Manifest,
@@ -128,7 +128,11 @@ fn run_protocol(
         Ok::<_, CaptureError>(())
     })?;
     profile.phase(OPERATION, "memory_handle_flush", |_| {
-        memory.sync_data().map_err(CaptureError::Sync)
+        memory.sync_data().map_err(|source| {
+            // If it is the RAM file: what it lost must not be missing in the next snapshot.
+            vm.ram.memory.expect_unstored_pages();
+            CaptureError::Sync(source)
+        })
     })?;
     profile.phase(OPERATION, "publication_staging_sync", |_| staging.sync())?;
     interruption.check()?;
@@ -268,21 +272,15 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 /// Writes the RAM file back, and reflinks it if it is not linked; or copies RAM. Afterwards `file`
 /// has guest RAM's content.
 fn bring_memory_to_its_file(
-    vm: &Vm,
+    vm: &mut Vm,
     file: &File,
     destination: &Destination,
     facts: &mut CaptureFacts,
     counters: &mut Counters,
 ) -> Result<(), CaptureError> {
-    let memory = &vm.ram.memory;
-    counters.logical_bytes = Some(memory.layout().total_bytes());
-    if facts.publication != Publication::Copy
-        && let Some(chosen) = vm.ram.writeback.strategy(memory)
-    {
-        let ChosenStrategy { strategy, reason } = chosen;
-        let report = memory.writeback(*strategy)?;
-        facts.strategy = format!("{strategy} ({reason})");
-        (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
+    counters.logical_bytes = Some(vm.ram.memory.layout().total_bytes());
+    if facts.publication != Publication::Copy {
+        vm.ram.write_back(facts)?;
     }
     if facts.publication == Publication::Reflink
         && let Some(ram) = &vm.ram.file
@@ -295,9 +293,10 @@ fn bring_memory_to_its_file(
     }
     if facts.publication == Publication::Copy {
         merge_dirty_log(vm)?;
+        let memory = &vm.ram.memory;
         let report = memory.copy_to(file, &destination.path().join(MEMORY_FILE))?;
         (facts.pages, facts.bytes) = (Some(report.pages), Some(report.bytes));
-        facts.calls = report.calls;
+        (facts.calls, facts.background_bytes) = (report.calls, None);
         check_ram_file(memory)?;
     }
     (counters.pages, counters.allocated_bytes) = (facts.pages, facts.bytes);

@@ -9,11 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use nvx_host::FileSystem;
 use nvx_memory::{
     ChosenStrategy, GuestMemory, MapError, RamFile, RamFileChoice, RamFileError, RamFileKind,
-    RamLayout, ViewKind, WritebackChoice,
+    RamLayout, ViewKind, WritebackChoice, WritebackError,
 };
-use nvx_snapshot::parent_of;
+use nvx_snapshot::{CaptureFacts, parent_of};
 
 /// What a user asked for concerning guest RAM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,6 +166,8 @@ pub(crate) struct VmRam {
     pub(crate) link_spent: bool,
     pub(crate) place: RamPlace,
     pub(crate) writeback: Arc<Writeback>,
+    /// [`nvx_host::modified_file_bytes`] after the last writeback of this VM.
+    pub(crate) written_back_bytes: u64,
 }
 
 impl VmRam {
@@ -192,6 +195,7 @@ impl VmRam {
             link_spent: false,
             place,
             writeback: Arc::new(Writeback::new(writeback)),
+            written_back_bytes: 0,
         })
     }
 
@@ -203,7 +207,36 @@ impl VmRam {
             link_spent: false,
             place: RamPlace::PrivateView,
             writeback: Arc::new(Writeback::new(WritebackChoice::Auto)),
+            written_back_bytes: 0,
         }
+    }
+
+    /// Writes the RAM file back and records how in `facts`. Nothing happens if RAM has no file.
+    pub(crate) fn write_back(&mut self, facts: &mut CaptureFacts) -> Result<(), WritebackError> {
+        let Some(ChosenStrategy { strategy, reason }) = self.writeback.strategy(&self.memory)
+        else {
+            return Ok(());
+        };
+        facts.strategy = format!("{strategy} ({reason})");
+        let in_memory = self
+            .file
+            .as_ref()
+            .is_some_and(|file| FileSystem::of(file.file()).is_ok_and(FileSystem::is_memory));
+        let modified_bytes = match in_memory {
+            true => Some(0),
+            false => nvx_host::modified_file_bytes(),
+        };
+        let before = self.written_back_bytes;
+        let result = self.memory.writeback(*strategy);
+        if !in_memory && let Some(now) = nvx_host::modified_file_bytes() {
+            self.written_back_bytes = now;
+        }
+        let report = result?;
+        (facts.pages, facts.bytes, facts.calls) = (report.pages, report.bytes, report.calls);
+        facts.background_bytes = modified_bytes
+            .zip(report.modified_bytes)
+            .map(|(modified, left)| modified.saturating_sub(before.saturating_add(left)));
+        Ok(())
     }
 
     /// What had to be done otherwise than wished, for the manifest.

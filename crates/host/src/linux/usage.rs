@@ -22,6 +22,23 @@ fn peak_rss_bytes_in(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Bytes of files' pages that this process has modified so far, in units of pages and each time anew
+/// that a page had been stored in between; `None` where the system does not tell. Pages of files in
+/// memory are not among them.
+pub fn modified_file_bytes() -> Option<u64> {
+    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    modified_file_bytes_in(&counts)
+}
+
+/// Those counted by `write_bytes` without those given up by truncation (proc_pid_io(5)).
+fn modified_file_bytes_in(counts: &str) -> Option<u64> {
+    let count = |name: &str| -> Option<u64> {
+        let line = counts.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some(count("write_bytes:")?.saturating_sub(count("cancelled_write_bytes:")?))
+}
+
 /// The space that a file takes on its file system, in bytes: less than its length if it has holes.
 ///
 /// # Errors
@@ -51,6 +68,14 @@ mod tests {
         assert!(own.is_some_and(|bytes| bytes > 64 << 10), "{own:?}");
         // Above the largest process number (PID_MAX_LIMIT, 2^22).
         assert_eq!(process_peak_rss_bytes(u32::MAX), None);
+    }
+
+    #[test]
+    fn modified_bytes_are_those_not_given_up() {
+        let counts = "wchar: 9\nread_bytes: 1\nwrite_bytes: 12288\ncancelled_write_bytes: 4096\n";
+        assert_eq!(modified_file_bytes_in(counts), Some(8192));
+        assert_eq!(modified_file_bytes_in("write_bytes: 1\n"), None);
+        assert_eq!(modified_file_bytes_in("write_bytes: -\n"), None);
     }
 
     #[test]

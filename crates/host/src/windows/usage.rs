@@ -44,3 +44,9 @@ pub fn allocated_bytes(file: &File) -> io::Result<u64> {
         .AllocationSize
         .cast_unsigned())
 }
+
+/// Bytes of files' pages that this process has modified; always `None`: Windows does not count stores
+/// to views.
+pub fn modified_file_bytes() -> Option<u64> {
+    None
+}

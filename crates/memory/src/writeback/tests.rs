@@ -216,3 +216,20 @@ fn a_failed_flush_names_the_file_and_the_part_and_can_be_repeated() {
     stored.unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7));
 }
+
+#[test]
+fn the_common_part_has_whole_pages_and_spans_no_two_extents() {
+    let extents = [extent(0, 65536), extent(65536, 65536)];
+    let mut data = ExtentList::new();
+    data.push(5000, 1);
+    data.push(61440, 8192);
+    data.push(131_000, 1 << 20);
+    let parts = [
+        extent(4096, 4096),
+        extent(61440, 4096),
+        extent(65536, 4096),
+        extent(126_976, 4096),
+    ];
+    assert_eq!(intersection(&extents, &data), parts);
+    assert_eq!(intersection(&extents, &ExtentList::new()), []);
+}

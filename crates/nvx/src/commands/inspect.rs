@@ -111,6 +111,12 @@ fn table(document: &Document<'_>, snapshot: &Snapshot) -> String {
             capture.calls
         ),
     );
+    if let Some(bytes) = capture.background_bytes.filter(|&bytes| bytes > 0) {
+        row(
+            "before that",
+            format!("the system wrote {} by itself", size::format(bytes)),
+        );
+    }
     for fallback in &capture.fallbacks {
         row("fallback", fallback.clone());
     }
