@@ -21,7 +21,9 @@ mod zero_scan;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use nvx_host::{Directory, OpenError};
 use nvx_memory::{
@@ -35,6 +37,8 @@ pub use pattern::{Pattern, UnknownPattern};
 pub use report::{Cell, Report, Summary, ZeroDetection};
 pub use run::{Sample, single_run};
 
+/// How often it is looked whether a run has ended or is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Space that a file system needs besides the RAM file, for its own records.
 const SPARE_BYTES: u64 = 1 << 20;
 
@@ -109,6 +113,14 @@ pub struct Progress<'a> {
     pub pattern: &'a Pattern,
     /// Whether it is a warm-up.
     pub warmup: bool,
+}
+
+/// Who looks on while a measurement lasts.
+pub trait Onlooker {
+    /// A run begins.
+    fn before(&mut self, progress: Progress<'_>);
+    /// Whether the measurement is to end. Asked often, also during a run, which is then given up.
+    fn is_interrupted(&mut self) -> bool;
 }
 
 /// Why nothing, or no more, could be measured.
@@ -209,21 +221,27 @@ pub enum WritebackBenchError {
         /// How it ended.
         status: std::process::ExitStatus,
     },
+    /// The process of a run cannot be waited for.
+    #[error("cannot wait for a run's process")]
+    Wait(#[source] io::Error),
+    /// The onlooker wanted an end.
+    #[error("interrupted")]
+    Interrupted,
     /// The process of a run gave no result.
     #[error("a run's result cannot be read")]
     Result(#[source] serde_json::Error),
 }
 
-/// Measures; calls `progress` before each run.
+/// Measures.
 ///
-/// If a run fails after at least one was measured, the report holds what was measured and says that it
-/// is incomplete, and why.
+/// If a run fails, or the onlooker wants an end, after at least one run was measured, the report holds
+/// what was measured and says that it is incomplete, and why.
 ///
 /// # Errors
 /// [`WritebackBenchError`]: the request is unfit, or the first measured run failed.
 pub fn measure(
     request: &WritebackRequest,
-    progress: &mut dyn FnMut(Progress<'_>),
+    onlooker: &mut dyn Onlooker,
 ) -> Result<Report, WritebackBenchError> {
     check(request)?;
     let directory = Directory::open_following(&request.directory_of_files())
@@ -231,16 +249,16 @@ pub fn measure(
     let file_system = file_system_name(&directory);
     let runs = request.runs();
     let mut cells = request.cells();
-    let mut incomplete = None;
+    let mut stop = None;
     for (done, run) in runs.iter().enumerate() {
-        progress(Progress {
+        onlooker.before(Progress {
             done,
             total: runs.len(),
             writeback: run.request.writeback,
             pattern: &run.request.pattern,
             warmup: run.warmup,
         });
-        match run_in_process(&request.program, &run.request) {
+        match run_in_process(&request.program, &run.request, onlooker) {
             Ok(_) if run.warmup => {}
             Ok(sample) => {
                 if let Some(cell) = cells.get_mut(run.cell) {
@@ -249,12 +267,17 @@ pub fn measure(
             }
             Err(error) if cells.iter().all(|cell| cell.samples.is_empty()) => return Err(error),
             Err(error) => {
-                incomplete = Some(format!("run {} of {}: {error}", done + 1, runs.len()));
+                let reason = format!("run {} of {}: {error}", done + 1, runs.len());
+                stop = Some((error, reason));
                 break;
             }
         }
     }
-    let zeros = zero_scan::measure(request.size_bytes)?;
+    let zeros = match &stop {
+        Some((WritebackBenchError::Interrupted, _)) => None,
+        _ => Some(zero_scan::measure(request.size_bytes)?),
+    };
+    let incomplete = stop.map(|(_, reason)| reason);
     Ok(Report::new(request, file_system, cells, zeros, incomplete))
 }
 
@@ -407,16 +430,35 @@ fn layout(size_bytes: u64) -> Result<RamLayout, LayoutError> {
     }])
 }
 
-fn run_in_process(program: &Path, run: &RunRequest) -> Result<Sample, WritebackBenchError> {
-    let output = Command::new(program)
+fn run_in_process(
+    program: &Path,
+    run: &RunRequest,
+    onlooker: &mut dyn Onlooker,
+) -> Result<Sample, WritebackBenchError> {
+    let child = Command::new(program)
         .args(run.arguments())
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .map_err(|source| WritebackBenchError::Start {
             program: program.to_owned(),
             source,
         })?;
+    let result = wait(child, onlooker);
+    if let Err(WritebackBenchError::Interrupted) = &result {
+        // A run that was given up leaves its file where the file system knows no nameless ones. What
+        // cannot be removed now is at the next start.
+        if let Ok(directory) = Directory::open_following(&run.directory) {
+            let _ = nvx_host::remove_stale(&directory);
+        }
+    }
+    let output = result?;
     if !output.status.success() {
+        // Ctrl-C may reach the run first.
+        if onlooker.is_interrupted() {
+            return Err(WritebackBenchError::Interrupted);
+        }
         let message = String::from_utf8_lossy(&output.stderr);
         let message = message.trim().trim_start_matches("nvx: ");
         return Err(WritebackBenchError::Run {
@@ -429,6 +471,23 @@ fn run_in_process(program: &Path, run: &RunRequest) -> Result<Sample, WritebackB
         });
     }
     serde_json::from_slice(&output.stdout).map_err(WritebackBenchError::Result)
+}
+
+/// Waits for a run to end; ends it if the onlooker wants that. What a run writes fits into its pipes.
+fn wait(mut child: Child, onlooker: &mut dyn Onlooker) -> Result<Output, WritebackBenchError> {
+    loop {
+        let ended = child.try_wait().map_err(WritebackBenchError::Wait)?;
+        if ended.is_some() {
+            return child.wait_with_output().map_err(WritebackBenchError::Wait);
+        }
+        if onlooker.is_interrupted() {
+            // It may have ended just now.
+            let _ = child.kill();
+            child.wait().map_err(WritebackBenchError::Wait)?;
+            return Err(WritebackBenchError::Interrupted);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 #[cfg(test)]

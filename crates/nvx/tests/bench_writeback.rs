@@ -7,9 +7,12 @@
 )]
 
 use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 fn bench(directory: &Path, options: &[&str]) -> Output {
@@ -158,4 +161,98 @@ fn bad_input_is_named_and_ends_with_2() {
     std::fs::write(&wrong, b"short").unwrap();
     let message = refused(&["--ram-file", wrong.to_str().unwrap()]);
     assert!(message.contains("5 bytes"), "{message}");
+}
+
+/// A measurement that would last for hours, with its progress on a terminal of its own.
+struct LongRun {
+    child: Child,
+    screen: File,
+}
+
+impl LongRun {
+    fn start(directory: &Path) -> Self {
+        let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&control).unwrap();
+        unlockpt(&control).unwrap();
+        let name = ptsname(&control, Vec::new()).unwrap();
+        let terminal = File::options()
+            .read(true)
+            .write(true)
+            .open(name.to_str().unwrap())
+            .unwrap();
+        let options = [
+            "--warmups",
+            "0",
+            "--samples",
+            "9999",
+            "--pattern",
+            "top:4",
+            "--json",
+        ];
+        let child = Command::new(env!("CARGO_BIN_EXE_nvx"))
+            .args(["bench", "writeback", "--memory", "1M", "--dir"])
+            .arg(directory)
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(terminal)
+            .spawn()
+            .unwrap();
+        let screen = File::from(control);
+        Self { child, screen }
+    }
+
+    /// Reads the screen until `part` has been on it.
+    fn wait_for(&mut self, part: &str) {
+        let mut seen = String::new();
+        let mut bytes = [0; 256];
+        while !seen.contains(part) {
+            let count = self.screen.read(&mut bytes).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The exit code and the result, which must say that it is incomplete.
+    fn end(self) -> (Option<i32>, Value) {
+        let output = self.child.wait_with_output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["complete"], false);
+        let cells = report["cells"].as_array().unwrap();
+        let samples = cells.iter().map(|cell| cell["samples"].as_array().unwrap());
+        assert!(samples.map(Vec::len).sum::<usize>() >= 3, "{report}");
+        (output.status.code(), report)
+    }
+}
+
+#[test]
+fn a_request_to_end_keeps_what_was_measured() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut run = LongRun::start(directory.path());
+        run.wait_for("4/49995 run");
+        run.signal(signal);
+        let (ended, report) = run.end();
+        assert_eq!(ended, Some(code));
+        let reason = report["incomplete_reason"].as_str().unwrap();
+        assert!(reason.ends_with("interrupted"), "{reason}");
+        assert!(report["zero_detection"].is_null());
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 0, "no RAM file is left");
+    }
+}
+
+#[test]
+fn a_directory_that_vanishes_keeps_what_was_measured() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut run = LongRun::start(directory.path());
+    run.wait_for("4/49995 run");
+    drop(directory);
+    let (ended, report) = run.end();
+    assert_eq!(ended, Some(75));
+    let reason = report["incomplete_reason"].as_str().unwrap();
+    assert!(reason.contains(" of 49995: "), "{reason}");
 }

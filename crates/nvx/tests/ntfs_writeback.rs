@@ -137,10 +137,15 @@ impl Volume {
         tool("ntfs-3g", &[&self.device, self.mount.to_str().unwrap()]);
     }
 
+    /// What the command line of the file system's server has in it, and no other process's.
+    fn server(&self) -> String {
+        format!("ntfs-3g {} ", self.device)
+    }
+
     fn unmount(&self) {
         tool("umount", &[self.mount.to_str().unwrap()]);
         // The server writes its last records after the unmount has returned.
-        let server = format!("ntfs-3g {} ", self.device);
+        let server = self.server();
         let serves = || {
             let found = Command::new("pgrep").args(["-f", &server]).output();
             found.is_ok_and(|output| output.status.success())
@@ -425,6 +430,40 @@ fn restore(snapshot: &Path) {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}");
     assert!(told.contains("PROBE-VERIFY ok"), "{told}");
+}
+
+#[test]
+fn a_device_that_vanishes_keeps_what_was_measured() {
+    if !begin("a_device_that_vanishes_keeps_what_was_measured") {
+        return;
+    }
+    const RUN_BYTES: u64 = 16 << 20;
+    let volume = Volume::new();
+    volume.mount();
+    let start = volume.written_bytes();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvx"));
+    command
+        .args(["bench", "writeback", "--json", "--memory", "16M", "--dir"])
+        .arg(&volume.mount)
+        .args(["--warmups", "0", "--samples", "999", "--pattern", "all"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_until("two runs have ended", || {
+        volume.written_bytes() - start > 2 * RUN_BYTES + RUN_BYTES / 2
+    });
+    // Without its server the file system answers nothing any more.
+    let server = tool("pgrep", &["-f", &volume.server()]);
+    let server = rustix::process::Pid::from_raw(server.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{told}");
+    assert!(told.contains("incomplete: run "), "{told}");
+    eprintln!("{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["complete"], false);
+    assert!(samples(&report).count() >= 2, "{report}");
 }
 
 #[test]

@@ -40,8 +40,8 @@ pub struct Report {
     pub disturbed_runs: usize,
     /// One per pattern and strategy, in the order asked for.
     pub cells: Vec<Cell>,
-    /// Recognising pages of zeros.
-    pub zero_detection: ZeroDetection,
+    /// Recognising pages of zeros; absent if the measurement was interrupted.
+    pub zero_detection: Option<ZeroDetection>,
 }
 
 /// The runs of one strategy with one pattern.
@@ -165,7 +165,7 @@ impl Report {
         request: &WritebackRequest,
         file_system: String,
         mut cells: Vec<Cell>,
-        zeros: ZeroScan,
+        zeros: Option<ZeroScan>,
         incomplete_reason: Option<String>,
     ) -> Self {
         cells.iter_mut().for_each(Cell::condense);
@@ -193,7 +193,7 @@ impl Report {
             disturbed_runs: samples()
                 .filter(|sample| sample.other_writers == Some(true))
                 .count(),
-            zero_detection: ZeroDetection::of(&zeros),
+            zero_detection: zeros.as_ref().map(ZeroDetection::of),
             cells,
         }
     }

@@ -21,6 +21,23 @@ fn request(directory: &Path) -> WritebackRequest {
     }
 }
 
+/// Counts runs, and wants an end before a given one.
+#[derive(Default)]
+struct Counter {
+    announced: usize,
+    end_before: Option<usize>,
+}
+
+impl Onlooker for Counter {
+    fn before(&mut self, _: Progress<'_>) {
+        self.announced += 1;
+    }
+
+    fn is_interrupted(&mut self) -> bool {
+        self.end_before.is_some_and(|run| self.announced >= run)
+    }
+}
+
 fn prepare(directory: &Path, name: &str) -> RamFileChoice {
     let path = directory.join(name);
     let file = std::fs::File::create_new(&path).unwrap();
@@ -52,9 +69,9 @@ fn unfit_requests_are_refused_before_anything_runs() {
     let refused = |change: &dyn Fn(&mut WritebackRequest)| {
         let mut request = request(directory.path());
         change(&mut request);
-        let mut calls = 0;
-        let error = measure(&request, &mut |_| calls += 1).unwrap_err();
-        assert_eq!(calls, 0, "{error}");
+        let mut counter = Counter::default();
+        let error = measure(&request, &mut counter).unwrap_err();
+        assert_eq!(counter.announced, 0, "{error}");
         error
     };
     use WritebackBenchError as E;
@@ -121,7 +138,7 @@ fn unfit_prepared_files_are_refused_before_anything_runs() {
 #[test]
 fn a_failing_first_run_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
-    let error = measure(&request(directory.path()), &mut |_| {}).unwrap_err();
+    let error = measure(&request(directory.path()), &mut Counter::default()).unwrap_err();
     assert!(matches!(error, WritebackBenchError::Start { .. }));
 }
 
@@ -211,39 +228,80 @@ fn zeros_are_found_and_timed() {
     assert_eq!(memory.count_zero_pages(), 255);
 }
 
-#[test]
-fn what_was_measured_before_a_failure_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
+/// A request whose runs a script stands in for: they succeed until the fourth, which does `fourth`.
+fn scripted(directory: &Path, fourth: &str) -> WritebackRequest {
     let sample = single_run(&RunRequest {
-        directory: directory.path().to_owned(),
+        directory: directory.to_owned(),
         size_bytes: SIZE,
         ram_file: RamFileChoice::Sparse,
         writeback: WritebackChoice::Auto,
         pattern: Pattern::All,
     })
     .unwrap();
-    let json = directory.path().join("sample.json");
+    let json = directory.join("sample.json");
     std::fs::write(&json, serde_json::to_string(&sample).unwrap()).unwrap();
-    // Stands in for the program: its runs succeed until the fourth, when the device is gone.
-    let program = directory.path().join("program");
+    let program = directory.join("program");
     let script = format!(
-        "#!/bin/sh\ncd {}\necho >> runs\n[ $(wc -l < runs) -ge 4 ] && echo 'nvx: device is gone' >&2 && exit 125\ncat sample.json\n",
-        directory.path().display()
+        "#!/bin/sh\ncd {}\necho >> runs\n[ $(wc -l < runs) -ge 4 ] && {fourth}\ncat sample.json\n",
+        directory.display()
     );
     std::fs::write(&program, script).unwrap();
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let mut request = request(directory.path());
-    request.program = program;
-    request.warmups = 0;
-    let mut announced = 0;
-    let report = measure(&request, &mut |_| announced += 1).unwrap();
-    assert_eq!(announced, 4, "the run stops at the failure");
+    WritebackRequest {
+        program,
+        warmups: 0,
+        ..request(directory)
+    }
+}
+
+fn sample_counts(report: &Report) -> Vec<usize> {
+    let cells = report.cells.iter();
+    cells.map(|cell| cell.samples.len()).collect()
+}
+
+#[test]
+fn what_was_measured_before_a_failure_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let request = scripted(
+        directory.path(),
+        "echo 'nvx: device is gone' >&2 && exit 125",
+    );
+    let mut counter = Counter::default();
+    let report = measure(&request, &mut counter).unwrap();
+    assert_eq!(counter.announced, 4, "the run stops at the failure");
     assert!(!report.complete);
-    let reason = report.incomplete_reason.unwrap();
-    assert!(reason.contains("run 4 of 18: device is gone"), "{reason}");
-    let counts: Vec<usize> = report.cells.iter().map(|cell| cell.samples.len()).collect();
-    assert_eq!(counts, [1, 1, 1, 0, 0, 0]);
+    assert_eq!(sample_counts(&report), [1, 1, 1, 0, 0, 0]);
     assert!(report.cells[0].duration_ms.is_some());
     assert!(report.cells[3].duration_ms.is_none());
+    let reason = report.incomplete_reason.unwrap();
+    assert!(reason.contains("run 4 of 18: device is gone"), "{reason}");
+}
+
+#[test]
+fn what_was_measured_before_an_interruption_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    // The fourth run would not end by itself.
+    let request = scripted(directory.path(), "exec sleep 600");
+    let mut counter = Counter {
+        end_before: Some(4),
+        ..Counter::default()
+    };
+    let report = measure(&request, &mut counter).unwrap();
+    assert_eq!(sample_counts(&report), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(
+        report.incomplete_reason.as_deref(),
+        Some("run 4 of 18: interrupted")
+    );
+    assert!(
+        report.zero_detection.is_none(),
+        "the end does not wait for it"
+    );
+
+    let mut at_once = Counter {
+        end_before: Some(1),
+        ..Counter::default()
+    };
+    let error = measure(&request, &mut at_once).unwrap_err();
+    assert!(matches!(error, WritebackBenchError::Interrupted), "{error}");
 }

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use nvx_bench::writeback::{
-    Cell, Pattern, Progress, Report, RunRequest, Summary, WritebackRequest, measure, single_run,
+    Cell, Onlooker, Pattern, Progress, Report, RunRequest, Summary, WritebackBenchError,
+    WritebackRequest, measure, single_run,
 };
+use nvx_host::{Termination, TerminationSignals};
 use nvx_memory::{RamFileChoice, WritebackChoice};
 
 use crate::cli::WritebackArgs;
@@ -30,22 +32,55 @@ pub fn run(args: WritebackArgs) -> Result<ExitCode, Failure> {
     if request.single_run {
         return only_run(request.what);
     }
-    let mut line = output::ProgressLine::new();
-    let report = measure(&request.what, &mut |progress| {
-        line.show(&describe(&progress))
-    });
-    drop(line);
-    let report = report.map_err(Failure::input)?;
+    // Before any process is started.
+    let signals = TerminationSignals::take_over()
+        .context("cannot take over signals")
+        .map_err(Failure::monitor)?;
+    let mut screen = Screen {
+        line: output::ProgressLine::new(),
+        signals,
+        interrupted: None,
+    };
+    let report = measure(&request.what, &mut screen);
+    let interrupted = screen.interrupted;
+    drop(screen);
+    let report = match (report, interrupted) {
+        (Err(WritebackBenchError::Interrupted), Some(termination)) => {
+            output::message(&format!("ended by {}", termination.name()));
+            return Ok(ExitCode::from(termination.exit_code()));
+        }
+        (report, _) => report.map_err(Failure::input)?,
+    };
     if request.json {
         output::json(&report).map_err(Failure::monitor)?;
     } else {
         output::result(&table(&report));
     }
-    if let Some(reason) = &report.incomplete_reason {
-        output::message(&format!("incomplete: {reason}"));
-        return Ok(ExitCode::from(UNFIT));
+    let Some(reason) = &report.incomplete_reason else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    output::message(&format!("incomplete: {reason}"));
+    Ok(ExitCode::from(
+        interrupted.map_or(UNFIT, Termination::exit_code),
+    ))
+}
+
+/// Shows progress and takes requests to end.
+struct Screen {
+    line: output::ProgressLine,
+    signals: TerminationSignals,
+    interrupted: Option<Termination>,
+}
+
+impl Onlooker for Screen {
+    fn before(&mut self, progress: Progress<'_>) {
+        self.line.show(&describe(&progress));
     }
-    Ok(ExitCode::SUCCESS)
+
+    fn is_interrupted(&mut self) -> bool {
+        self.interrupted = self.interrupted.or_else(|| self.signals.take());
+        self.interrupted.is_some()
+    }
 }
 
 struct Request {
@@ -150,15 +185,16 @@ fn table(report: &Report) -> String {
     for cell in &report.cells {
         text.push_str(&row(cell));
     }
-    let zero = &report.zero_detection;
-    let _ = writeln!(
-        text,
-        "\nzero pages are recognised at {:.0} % of the rate of plain reading ({:.1} against {:.1} ms for {})",
-        zero.rate_to_plain * 100.0,
-        zero.detection_p50_ms,
-        zero.plain_p50_ms,
-        size::format(zero.bytes)
-    );
+    if let Some(zero) = &report.zero_detection {
+        let _ = writeln!(
+            text,
+            "\nzero pages are recognised at {:.0} % of the rate of plain reading ({:.1} against {:.1} ms for {})",
+            zero.rate_to_plain * 100.0,
+            zero.detection_p50_ms,
+            zero.plain_p50_ms,
+            size::format(zero.bytes)
+        );
+    }
     if report.disturbed_runs > 0 {
         let _ = writeln!(
             text,
