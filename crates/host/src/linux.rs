@@ -4,6 +4,7 @@ pub mod control_socket;
 pub mod entry;
 pub mod files;
 pub mod identity;
+pub mod inside_guest;
 pub mod lock;
 pub mod page_cache;
 pub mod probe;

@@ -12,7 +12,8 @@
 //!   standard input has ended.
 //! - After a restore the monitor sends [`ToGuest::Restored`] before anything else. The guest repairs
 //!   what two copies must not share, and answers [`FromGuest::Repaired`] and then [`FromGuest::Ready`].
-//! - [`FromGuest::Failed`] says why no command was run, [`FromGuest::Exit`] how the command ended. The
+//! - [`FromGuest::Failed`] says why no command was run, [`FromGuest::Notice`] anything else that the
+//!   user should know, [`FromGuest::Exit`] how the command ended. The
 //!   guest has written all its output to the console before it, and powers off after it.
 //!
 //! Both UARTs give the guest input only while it raises RTS (bit 1 of the modem control register), and
@@ -36,8 +37,8 @@ pub const MAX_LINE_BYTES: usize = 512;
 pub const ENTROPY_BYTES: usize = 64;
 /// Bytes of a VM generation ID (the 128-bit buffer of the Virtual Machine Generation ID specification).
 pub const GENERATION_BYTES: usize = 16;
-/// Longest reason in [`FromGuest::Failed`]; what is longer is cut.
-pub const MAX_REASON_BYTES: usize = 400;
+/// Longest text in [`FromGuest::Failed`] and [`FromGuest::Notice`]; what is longer is cut.
+pub const MAX_TEXT_BYTES: usize = 400;
 
 /// What a restored guest does with its wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,11 @@ pub enum FromGuest {
     Failed {
         /// Why, in printable ASCII.
         reason: String,
+    },
+    /// Something that the user should know; the guest goes on.
+    Notice {
+        /// What, in printable ASCII.
+        text: String,
     },
     /// The command ended.
     Exit {
@@ -223,6 +229,9 @@ impl FromGuest {
             "failed" => Self::Failed {
                 reason: fields.remainder("reason")?.to_owned(),
             },
+            "notice" => Self::Notice {
+                text: fields.remainder("text")?.to_owned(),
+            },
             "exit" => Self::Exit {
                 status: fields.number("status")?,
             },
@@ -244,13 +253,11 @@ impl Display for FromGuest {
             Self::Repaired { elapsed_us } => writeln!(f, "repaired elapsed_us={elapsed_us}"),
             Self::Failed { reason } => {
                 f.write_str("failed reason=")?;
-                for character in reason.chars().take(MAX_REASON_BYTES) {
-                    f.write_char(match character {
-                        ' '..='~' => character,
-                        _ => '?',
-                    })?;
-                }
-                f.write_char('\n')
+                write_text(f, reason)
+            }
+            Self::Notice { text } => {
+                f.write_str("notice text=")?;
+                write_text(f, text)
             }
             Self::Exit { status } => writeln!(f, "exit status={status}"),
         }
@@ -259,6 +266,17 @@ impl Display for FromGuest {
 
 fn write_hex(f: &mut Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+/// Writes the last field of a line, which is any text.
+fn write_text(f: &mut Formatter<'_>, text: &str) -> fmt::Result {
+    for character in text.chars().take(MAX_TEXT_BYTES) {
+        f.write_char(match character {
+            ' '..='~' => character,
+            _ => '?',
+        })?;
+    }
+    f.write_char('\n')
 }
 
 /// A line being taken apart, field by field.

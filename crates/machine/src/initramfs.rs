@@ -13,7 +13,7 @@
 //!
 //! Source of the format: `Documentation/driver-api/early-userspace/buffer-format.rst` of Linux.
 
-#[cfg(unix)]
+#[cfg_attr(not(unix), path = "initramfs/directory_elsewhere.rs")]
 mod directory;
 mod newc;
 mod tar;
@@ -190,7 +190,6 @@ enum Kind {
 #[derive(Debug)]
 enum Content {
     Bytes(Vec<u8>),
-    #[cfg_attr(not(unix), expect(dead_code, reason = "trees are packed on Unix only"))]
     HostFile {
         path: PathBuf,
         identity: HostIdentity,
@@ -278,7 +277,6 @@ impl Initramfs {
     ///
     /// # Errors
     /// It cannot be looked at, is no regular file, or is too large.
-    #[cfg(unix)]
     pub fn add_host_file(
         &mut self,
         name: &str,
@@ -296,8 +294,8 @@ impl Initramfs {
     /// what it was before.
     ///
     /// # Errors
-    /// Something in it cannot be read, or does not fit into an archive.
-    #[cfg(unix)]
+    /// Something in it cannot be read, or does not fit into an archive; or the host's files are not those
+    /// of a Unix system.
     pub fn add_tree(&mut self, root: &Path, owner: Option<(u32, u32)>) -> Result<(), AddError> {
         directory::add(self, root, owner)
     }
@@ -380,12 +378,9 @@ impl Initramfs {
         if bytes > 0 {
             let mut reader: Box<dyn Read + '_> = match &inode.content {
                 Content::Bytes(bytes) => Box::new(&bytes[..]),
-                #[cfg(unix)]
                 Content::HostFile { path, identity } => {
                     Box::new(directory::open_again(path, *identity, entry)?)
                 }
-                #[cfg(not(unix))]
-                Content::HostFile { .. } => Box::new(io::empty()),
                 Content::Tar { archive, offset } => {
                     let contents = tars[*archive].at(*offset);
                     Box::new(contents.map_err(|source| entry.read_error(source))?)

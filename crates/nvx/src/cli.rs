@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod generate;
+mod guest;
 mod perf;
 mod plain_start;
 mod ram_file;
@@ -18,6 +19,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
 pub use generate::{CompletionsArgs, ManArgs};
+pub use guest::{GuestArgs, GuestCommand, GuestContentsArgs, GuestPackArgs};
 use nvx_hypervisor::{BACKEND_CHOICES, BackendChoice};
 use nvx_probe_guest::{Fill, ProbeParams};
 pub use perf::{
@@ -230,27 +232,6 @@ pub struct InspectArgs {
     /// Print the manifest and the table of state units as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Work with the built-in guest
-#[derive(Debug, Args)]
-pub struct GuestArgs {
-    #[command(subcommand)]
-    pub command: GuestCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum GuestCommand {
-    Export(GuestExportArgs),
-}
-
-/// Write the probe guest as an ELF file with a PVH entry, which other monitors boot as well
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  nvx guest export probe.elf")]
-pub struct GuestExportArgs {
-    /// The file to make; must not exist yet
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
 }
 
 fn backend_names() -> impl TypedValueParser<Value = BackendChoice> {

@@ -2,6 +2,8 @@
 //!
 //! Parsing ([`cli`]) is pure and opens no file; each command is one module of [`commands`] and has
 //! no logic of its own beyond turning arguments into a request and a result into output.
+//!
+//! The same program is packed into Linux guests, where it is process 1 and reads no command line.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(all(target_os = "linux", not(test)), no_main)]
@@ -25,6 +27,9 @@ nvx_host::program!(start);
 fn start() -> u8 {
     // First of all, so that the process clock covers what follows.
     let profile = Profile::from_environment();
+    if nvx_guest::is_init() {
+        return nvx_guest::run_init();
+    }
     answer(profile).number()
 }
 

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nvx-snapshot", 3),
     ("nvx-devices", 3),
     ("nvx-machine", 4),
+    ("nvx-guest", 5),
     ("nvx-vmm", 5),
     ("nvx-bench", 6),
     ("nvx-perf", 7),

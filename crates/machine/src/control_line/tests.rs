@@ -39,6 +39,9 @@ fn from_guest() -> Vec<FromGuest> {
         FromGuest::Failed {
             reason: "cannot run /bin/a=b: no such file".to_owned(),
         },
+        FromGuest::Notice {
+            text: "slow".to_owned(),
+        },
         FromGuest::Exit { status: 255 },
     ]
 }
@@ -84,6 +87,7 @@ fn the_wire_form_is_fixed() {
             "ready mode=stream\n",
             "repaired elapsed_us=12\n",
             "failed reason=cannot run /bin/a=b: no such file\n",
+            "notice text=slow\n",
             "exit status=255\n"
         ]
     );

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod generate;
 mod guest;
+mod guest_contents;
 mod inspect;
 mod perf;
 mod restore;

@@ -1,0 +1,14 @@
+//! The Linux side: the init and the snapshot request.
+
+mod control;
+mod init;
+mod mounts;
+mod reaper;
+mod relay;
+mod rendezvous;
+mod repair;
+mod snapshot;
+mod terminal;
+
+pub use init::{is_init, run_init};
+pub use snapshot::request_snapshot;
