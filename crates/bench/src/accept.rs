@@ -68,16 +68,19 @@ pub fn attempt_file(attempt: u32) -> String {
     format!("acceptance-attempt-{attempt}.json")
 }
 
-/// Prepares `directory` and measures until a result is accepted or refused. `measure` gets the number of
-/// the attempt.
+/// Prepares `directory` and measures until a result is accepted or refused. `platform` is what the results
+/// will be of; `measure` gets the number of the attempt.
 ///
 /// # Errors
-/// The directory cannot be used, or measuring fails.
+/// The directory is of another platform (told before anything is measured or removed) or cannot be used, or
+/// measuring fails.
 pub fn accept<E: std::error::Error + 'static>(
     directory: &Path,
+    platform: &str,
     mut measure: impl FnMut(u32) -> Result<LifecycleResult, E>,
 ) -> Result<Acceptance, AcceptError<E>> {
     let failed = |path: PathBuf| move |source| AcceptError::Directory { path, source };
+    check_platform(directory, platform)?;
     std::fs::create_dir_all(directory).map_err(failed(directory.to_owned()))?;
     let accepted = directory.join(ACCEPTED_FILE);
     let attempts = (1..=MAX_ATTEMPTS).map(|attempt| directory.join(attempt_file(attempt)));
@@ -90,8 +93,6 @@ pub fn accept<E: std::error::Error + 'static>(
     };
     for attempt in 1..=MAX_ATTEMPTS {
         let mut result = measure(attempt).map_err(AcceptError::Measure)?;
-        let platform = &result.controls.platform;
-        check_platform(directory, platform)?;
         let document = serde_json::to_value(&result)
             .map_err(io::Error::other)
             .map_err(failed(directory.to_owned()))?;
@@ -198,12 +199,120 @@ mod tests {
         assert!(error.contains("linux-kvm-virtual-machine"), "{error}");
     }
 
+    const PLATFORM: &str = "linux-kvm-emulated";
+
+    /// A result as a run leaves it, whose captures' flushes took `flush_ms`.
+    fn result(flush_ms: &[f64]) -> LifecycleResult {
+        serde_json::from_value(crate::example::result(flush_ms)).expect("a result")
+    }
+
+    fn steady() -> LifecycleResult {
+        result(&[
+            100.0, 101.0, 99.0, 100.5, 98.5, 102.0, 100.2, 99.7, 100.9, 101.3,
+        ])
+    }
+
+    fn torn() -> LifecycleResult {
+        result(&[
+            100.0, 101.0, 99.0, 100.5, 98.5, 102.0, 230.2, 229.7, 230.9, 231.3,
+        ])
+    }
+
+    /// Runs the policy over `results`, one per attempt, with stale files in its directory.
+    fn policy(results: Vec<LifecycleResult>) -> (Acceptance, tempfile::TempDir, usize) {
+        let directory = tempfile::tempdir().expect("a directory");
+        for stale in [ACCEPTED_FILE, &attempt_file(1), &attempt_file(2)] {
+            std::fs::write(directory.path().join(stale), "old").expect("space");
+        }
+        let mut results = results.into_iter();
+        let mut measured = 0;
+        let acceptance = accept(directory.path(), PLATFORM, |attempt| {
+            measured += 1;
+            assert_eq!(attempt as usize, measured);
+            let stale = directory.path().join(ACCEPTED_FILE);
+            assert!(
+                !stale.exists(),
+                "a stale acceptance goes before anything is measured"
+            );
+            Ok::<_, io::Error>(results.next().expect("no further attempt"))
+        });
+        (acceptance.expect("a usable directory"), directory, measured)
+    }
+
+    fn generation(directory: &tempfile::TempDir, file: &str) -> Option<Vec<f64>> {
+        let text = std::fs::read(directory.path().join(file)).ok()?;
+        let result: LifecycleResult = serde_json::from_slice(&text).expect("a result");
+        Some(result.snapshot_capture["kvm"].time.samples_ms.clone())
+    }
+
+    #[test]
+    fn a_valid_result_is_accepted_at_once() {
+        let (acceptance, directory, measured) = policy(vec![steady()]);
+        assert_eq!((acceptance.exit_code(), measured), (0, 1));
+        let accepted = generation(&directory, ACCEPTED_FILE);
+        assert_eq!(accepted, generation(&directory, &attempt_file(1)));
+        assert!(accepted.is_some() && generation(&directory, &attempt_file(2)).is_none());
+        let path = directory.path().join(ACCEPTED_FILE);
+        let text = std::fs::read_to_string(path).expect("a file");
+        assert!(text.contains("\"validated\": true"));
+    }
+
+    #[test]
+    fn an_unstable_result_is_measured_once_more_and_both_are_kept() {
+        let (acceptance, directory, measured) = policy(vec![torn(), steady()]);
+        assert_eq!((acceptance.exit_code(), measured), (0, 2));
+        let attempts = [1, 2].map(|attempt| generation(&directory, &attempt_file(attempt)));
+        let expected = [torn(), steady()]
+            .map(|result| Some(result.snapshot_capture["kvm"].time.samples_ms.clone()));
+        assert_eq!(attempts, expected);
+        assert_eq!(generation(&directory, ACCEPTED_FILE), expected[1]);
+    }
+
+    #[test]
+    fn a_second_unstable_result_fails() {
+        let (acceptance, directory, measured) = policy(vec![torn(), torn()]);
+        assert_eq!((acceptance.exit_code(), measured), (75, 2));
+        assert_eq!(acceptance.attempts.len(), 2);
+        assert!(generation(&directory, &attempt_file(2)).is_some());
+        assert!(!directory.path().join(ACCEPTED_FILE).exists());
+    }
+
+    #[test]
+    fn what_is_wrong_for_good_is_not_measured_again() {
+        let mut wrong = steady();
+        wrong.controls.marker = "HELLO".to_owned();
+        let (acceptance, directory, measured) = policy(vec![wrong]);
+        assert_eq!((acceptance.exit_code(), measured), (2, 1));
+        assert!(!directory.path().join(ACCEPTED_FILE).exists());
+
+        let mut disturbed = steady();
+        disturbed.controls.disturbed = true;
+        let (acceptance, directory, measured) = policy(vec![disturbed]);
+        assert_eq!((acceptance.exit_code(), measured), (2, 1));
+        assert!(!directory.path().join(ACCEPTED_FILE).exists());
+    }
+
+    #[test]
+    fn another_platforms_directory_is_refused_before_anything_is_measured() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let other = directory.path().join("linux-kvm-bare-metal");
+        std::fs::create_dir(&other).expect("a directory");
+        let accepted = other.join(ACCEPTED_FILE);
+        std::fs::write(&accepted, "another's").expect("space");
+        let outcome = accept(&other, PLATFORM, |_| -> io::Result<LifecycleResult> {
+            panic!("nothing is measured");
+        });
+        assert!(matches!(outcome, Err(AcceptError::OtherPlatform { .. })));
+        let text = std::fs::read_to_string(&accepted).expect("still there");
+        assert_eq!(text, "another's");
+    }
+
     #[test]
     fn a_failed_measurement_leaves_no_stale_acceptance() {
         let directory = tempfile::tempdir().expect("a directory");
         let accepted = directory.path().join(ACCEPTED_FILE);
         std::fs::write(&accepted, "old").expect("space");
-        let outcome = accept(directory.path(), |_| Err(io::Error::other("no")));
+        let outcome = accept(directory.path(), PLATFORM, |_| Err(io::Error::other("no")));
         assert!(matches!(outcome, Err(AcceptError::Measure(_))));
         assert!(!accepted.exists());
     }

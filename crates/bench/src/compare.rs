@@ -125,6 +125,9 @@ pub struct BuildSamples {
     pub program: PathBuf,
     /// BLAKE3 of the program, hexadecimal.
     pub program_blake3: String,
+    /// BLAKE3 of the guest that it brings along, hexadecimal; empty in results of earlier versions.
+    #[serde(default)]
+    pub kernel_blake3: String,
     /// The build's commit, if it was told.
     #[serde(default)]
     pub commit: Option<String>,

@@ -12,8 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The writer begins its file anew after so much, so that it needs no more room than this.
-const WRITER_FILE_BYTES: u64 = 256 << 20;
+/// So many write at the same time: a device serves requests in turn, and a single one that waits for each of
+/// its pieces would get a small share of it.
+const WRITERS: u64 = 4;
+/// A writer begins its file anew after so much, so that it needs no more room than this.
+const WRITER_FILE_BYTES: u64 = 64 << 20;
 const WRITER_PIECE_BYTES: usize = 4 << 20;
 /// How much the page cache is flooded with in one turn.
 const CACHE_FILE_BYTES: u64 = 1 << 30;
@@ -179,6 +182,23 @@ pub fn stop_at_end_of_input(after: Option<Duration>) -> Arc<AtomicBool> {
 }
 
 fn write_much(directory: &Path, mib_per_second: Option<u64>, stop: &AtomicBool) -> io::Result<()> {
+    let share = mib_per_second.map(|rate| rate as f64 * f64::from(1 << 20) / WRITERS as f64);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| scope.spawn(|| write_share(directory, share, stop)))
+            .collect();
+        let failed = |_| Err(io::Error::other("a writer failed"));
+        let mut writers = writers.into_iter();
+        writers.try_for_each(|writer| writer.join().unwrap_or_else(failed))
+    })
+}
+
+/// Writes and syncs, `bytes_per_second` or as fast as it can.
+fn write_share(
+    directory: &Path,
+    bytes_per_second: Option<f64>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     let file = OwnFile::create(directory)?;
     let piece = vec![0xa5; WRITER_PIECE_BYTES];
     let began = Instant::now();
@@ -192,8 +212,8 @@ fn write_much(directory: &Path, mib_per_second: Option<u64>, stop: &AtomicBool) 
             (&file.file).rewind()?;
             place = 0;
         }
-        if let Some(rate) = mib_per_second {
-            let due = Duration::from_secs_f64(written as f64 / (rate << 20) as f64);
+        if let Some(rate) = bytes_per_second {
+            let due = Duration::from_secs_f64(written as f64 / rate);
             // In short pieces, so that a stop is noticed.
             while began.elapsed() < due && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep((due - began.elapsed().min(due)).min(Duration::from_millis(20)));

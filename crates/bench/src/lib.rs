@@ -12,6 +12,9 @@
 pub mod accept;
 pub mod compare;
 pub mod disturb;
+#[cfg(test)]
+mod example;
+mod guest_image;
 pub mod host;
 pub mod host_report;
 pub mod html;
@@ -34,11 +37,14 @@ mod warnings;
 mod work_dir;
 pub mod writeback;
 
+pub use guest_image::GuestImageError;
 pub use lifecycle::{
     LifecycleError, LifecycleRequest, LifecycleSample, Proof, generation, guest_field, run_turn,
 };
 pub use monitor::{CaptureSeen, Ended, GuestLine, Monitor, MonitorError};
 pub use page_cache::PageCacheError;
-pub use run::{CacheState, MICROVM_ABI_VERSION, RunError, RunPlan, Step, Watcher, run_lifecycle};
+pub use run::{
+    CacheState, MICROVM_ABI_VERSION, MatrixCell, RunError, RunPlan, Step, Watcher, run_lifecycle,
+};
 pub use sampling::{READY_MARKER, RESTORED_MARKER, Sampler};
 pub use timestamp::iso_8601;

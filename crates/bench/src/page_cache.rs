@@ -12,7 +12,7 @@ const MAX_ATTEMPTS: u32 = 20;
 #[derive(Debug, thiserror::Error)]
 pub enum PageCacheError {
     /// A call failed.
-    #[error("cannot {what} the snapshot's memory")]
+    #[error("cannot {what} the snapshot")]
     System {
         /// What was being done, as a verb.
         what: &'static str,
@@ -20,10 +20,10 @@ pub enum PageCacheError {
         source: io::Error,
     },
     /// The kernel cannot tell what is cached.
-    #[error("this kernel cannot tell what is in the page cache (cachestat, Linux 6.5)")]
+    #[error("this kernel cannot tell what is in the page cache")]
     CannotTell,
     /// Pages stay.
-    #[error("{pages} pages of the snapshot's memory stay in the page cache")]
+    #[error("{pages} pages of a file of the snapshot stay in the page cache")]
     NotCold {
         /// How many.
         pages: u64,

@@ -26,6 +26,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::turns;
+use crate::guest_image::{GuestImageError, digest, probe_image};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::LifecycleRequest;
 use crate::monitor::MonitorError;
@@ -247,9 +248,9 @@ pub enum PeersError {
         /// What the system said.
         source: io::Error,
     },
-    /// The guest cannot be made.
-    #[error("the probe guest")]
-    Guest(#[from] nvx_probe_guest::AssembleError),
+    /// The program does not give its guest.
+    #[error("--program: its guest")]
+    Guest(#[from] GuestImageError),
     /// A turn failed.
     #[error("{name}: {step}")]
     Turn {
@@ -423,7 +424,7 @@ fn describe(
     Ok(PeerResult {
         name: contender.name().to_owned(),
         program: program.to_owned(),
-        program_blake3: blake3::hash(&bytes).to_hex().to_string(),
+        program_blake3: digest(&bytes),
         version: first_line,
         commands,
         metrics: BTreeMap::new(),
@@ -448,7 +449,7 @@ pub fn run_peers(
     let work = WorkDir::create(&scratch).map_err(failed)?;
     let directory = work.path().join("turn");
     let mut peers = explain(plan, &directory)?;
-    let image = nvx_probe_guest::image()?;
+    let image = probe_image(&request.program, work.path())?;
     let host = HostFingerprint::of_this_host(&scratch, plan.execution).map_err(failed)?;
     let timestamp_utc = iso_8601(SystemTime::now());
     let contenders = contenders(plan);
@@ -484,7 +485,7 @@ pub fn run_peers(
         timestamp_utc,
         interleaved: true,
         emulated: host.platform(&request.backend).ends_with("-emulated"),
-        kernel_blake3: blake3::hash(&image).to_hex().to_string(),
+        kernel_blake3: digest(&image),
         memory_mib: request.memory_bytes >> 20,
         processors: request.vcpus.into(),
         probe: request.probe.to_string(),

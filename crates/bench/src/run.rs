@@ -8,8 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use nvx_probe_guest::image;
-
+use crate::guest_image::{GuestImageError, digest, probe_image};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::{LifecycleError, LifecycleRequest};
 use crate::page_cache::{PageCacheError, make_cold};
@@ -25,8 +24,6 @@ use crate::work_dir::WorkDir;
 
 /// Version of the microVM ABI that the built-in guest and its ports make up.
 pub const MICROVM_ABI_VERSION: u32 = 2;
-/// Name of a snapshot's memory file.
-const MEMORY_FILE: &str = "memory.bin";
 
 /// The result is handed out no more often than this, and so rarely that it takes a twentieth of the time:
 /// it holds every sample, so that handing it out costs more the longer the run is.
@@ -36,9 +33,9 @@ const KEEP_COSTS: u32 = 20;
 /// State of the page cache at a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheState {
-    /// The snapshot's memory is cached.
+    /// The snapshot's files are cached.
     Warm,
-    /// It is not, which is checked before every sample.
+    /// They are not, which is checked before every sample.
     Cold,
 }
 
@@ -52,6 +49,15 @@ impl CacheState {
     }
 }
 
+/// Restores of one size with one state of the page cache, beside those of the main suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixCell {
+    /// Guest RAM in bytes.
+    pub memory_bytes: u64,
+    /// The page cache.
+    pub cache: CacheState,
+}
+
 /// What a run consists of.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
@@ -61,16 +67,32 @@ pub struct RunPlan {
     pub warmups: u32,
     /// Samples of each suite that count.
     pub runs: u32,
-    /// Restores of further sizes, in bytes, each in each of `matrix_caches`.
-    pub matrix_memories_bytes: Vec<u64>,
-    /// Page-cache states of those restores.
-    pub matrix_caches: Vec<CacheState>,
+    /// Page cache at the restores of the main suite.
+    pub restore_cache: CacheState,
+    /// Restores of further sizes and page-cache states.
+    pub matrix: Vec<MatrixCell>,
     /// The measured build's commit.
     pub commit: Option<String>,
     /// What disturbs the run on purpose, as the user said it.
     pub disturbances: Vec<String>,
     /// How guest code is carried out.
     pub execution: ExecutionFacts,
+}
+
+impl RunPlan {
+    fn caches(&self) -> impl Iterator<Item = CacheState> {
+        let further = self.matrix.iter().map(|cell| cell.cache);
+        [self.restore_cache].into_iter().chain(further)
+    }
+
+    /// `warm`, `cold` or `both`.
+    fn cache_word(&self) -> &'static str {
+        let first = self.restore_cache;
+        match self.caches().all(|cache| cache == first) {
+            true => first.word(),
+            false => "both",
+        }
+    }
 }
 
 /// Where a run is.
@@ -118,9 +140,9 @@ pub enum RunError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The built-in guest cannot be made.
-    #[error("the probe guest")]
-    Guest(#[from] nvx_probe_guest::AssembleError),
+    /// The program does not give its guest.
+    #[error("--program: its guest")]
+    Guest(#[from] GuestImageError),
     /// A cold page cache makes no sense where there is no device.
     #[error("--cache cold: {} is in memory, where nothing is ever cold", path.display())]
     ColdInMemory {
@@ -182,8 +204,8 @@ pub fn run_lifecycle(
         source,
     };
     let work = WorkDir::create(&scratch).map_err(failed)?;
-    let mut result = describe(plan, &scratch)?;
-    if plan.matrix_caches.contains(&CacheState::Cold) && result.host.scratch.in_memory {
+    let mut result = describe(plan, &scratch, work.path())?;
+    if plan.caches().any(|cache| cache == CacheState::Cold) && result.host.scratch.in_memory {
         return Err(RunError::ColdInMemory { path: scratch });
     }
     if let Some(resumed) = resumed {
@@ -216,7 +238,7 @@ pub fn run_lifecycle(
     outcome.map(|()| result)
 }
 
-fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError> {
+fn describe(plan: &RunPlan, scratch: &Path, work: &Path) -> Result<LifecycleResult, RunError> {
     let request = &plan.request;
     let program = |source| RunError::Program {
         path: request.program.clone(),
@@ -259,7 +281,7 @@ fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError>
             snapshot_capture_timing: CAPTURE_TIMING.to_owned(),
             snapshot_restore_guest_exit_prequeued: true,
             snapshot_profile: true,
-            cache_state: cache_word(&plan.matrix_caches).to_owned(),
+            cache_state: plan.cache_word().to_owned(),
             scratch_directory: host.scratch.directory.clone(),
             ram_file: request.ram_file.to_string(),
             writeback: request.writeback.to_string(),
@@ -267,8 +289,8 @@ fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError>
         host,
         build: BuildIdentity {
             program: request.program.clone(),
-            program_blake3: blake3::hash(&bytes).to_hex().to_string(),
-            kernel_blake3: blake3::hash(&image()?).to_hex().to_string(),
+            program_blake3: digest(&bytes),
+            kernel_blake3: digest(&probe_image(&request.program, work)?),
             initramfs_blake3: None,
         },
         backends: Default::default(),
@@ -278,14 +300,6 @@ fn describe(plan: &RunPlan, scratch: &Path) -> Result<LifecycleResult, RunError>
         storage_telemetry: None,
         warnings: Vec::new(),
     })
-}
-
-fn cache_word(caches: &[CacheState]) -> &'static str {
-    match caches {
-        [CacheState::Cold] => "cold",
-        [_, _, ..] => "both",
-        _ => "warm",
-    }
 }
 
 /// Goes on with an earlier result of the same plan.
@@ -355,8 +369,7 @@ impl Run<'_> {
     }
 
     fn total(&self) -> u32 {
-        let cells = self.plan.matrix_memories_bytes.len() * self.plan.matrix_caches.len();
-        (3 + cells as u32) * (self.plan.warmups + self.plan.runs)
+        (3 + self.plan.matrix.len() as u32) * (self.plan.warmups + self.plan.runs)
     }
 
     /// Takes the samples of a suite that are still missing; `keep` puts them into the result.
@@ -475,6 +488,7 @@ impl Run<'_> {
             "restore",
             earlier.unwrap_or_default(),
             |run, number| {
+                bring_into(run.plan.restore_cache, "restore", snapshot)?;
                 run.sampler
                     .restore(snapshot)
                     .map_err(sample_error("restore", number))
@@ -487,26 +501,31 @@ impl Run<'_> {
         )
     }
 
-    /// Restores of every size and cache state.
+    /// Restores of every further size and cache state; cells of one size follow one another and share a
+    /// snapshot.
     fn matrix(&mut self) -> Result<(), RunError> {
-        for memory_bytes in self.plan.matrix_memories_bytes.clone() {
+        for cells in self
+            .plan
+            .matrix
+            .chunk_by(|a, b| a.memory_bytes == b.memory_bytes)
+        {
+            let Some(MatrixCell { memory_bytes, .. }) = cells.first().copied() else {
+                continue;
+            };
             let mut sampler = self.sampler.clone();
             sampler.request.memory_bytes = memory_bytes;
             let snapshot = self.work.path().join(format!("snapshot-{memory_bytes}"));
-            let missing = |run: &Self| {
-                run.plan.matrix_caches.iter().any(|cache| {
-                    cell(&run.result, memory_bytes, *cache).is_none_or(|cell| {
-                        cell.result.time.samples_ms.len() < run.plan.runs as usize
-                    })
-                })
+            let is_missing = |of: &MatrixCell| {
+                cell(&self.result, memory_bytes, of.cache)
+                    .is_none_or(|cell| cell.result.time.samples_ms.len() < self.plan.runs as usize)
             };
-            if missing(self) {
+            if cells.iter().any(is_missing) {
                 sampler
                     .capture(&snapshot)
                     .map_err(sample_error("snapshot of the matrix", 0))?;
             }
-            for cache in self.plan.matrix_caches.clone() {
-                self.matrix_cell(&sampler, &snapshot, cache)?;
+            for of in cells {
+                self.matrix_cell(&sampler, &snapshot, of.cache)?;
             }
             remove(&snapshot)?;
         }
@@ -526,12 +545,7 @@ impl Run<'_> {
             &suite,
             earlier.unwrap_or_default(),
             |_, number| {
-                if cache == CacheState::Cold {
-                    chill(snapshot).map_err(|source| RunError::Cache {
-                        suite: suite.clone(),
-                        source,
-                    })?;
-                }
+                bring_into(cache, &suite, snapshot)?;
                 sampler
                     .restore(snapshot)
                     .map_err(sample_error(&suite, number))
@@ -563,12 +577,25 @@ fn cell(result: &LifecycleResult, memory_bytes: u64, cache: CacheState) -> Optio
         .find(|cell| is_cell(cell, memory_bytes, cache))
 }
 
-fn chill(snapshot: &Path) -> Result<(), PageCacheError> {
-    let file = File::open(snapshot.join(MEMORY_FILE)).map_err(|source| PageCacheError::System {
-        what: "open",
+/// Drops the snapshot's files from the page cache where they are to be cold, and makes sure that they are.
+/// Warm ones need nothing: the capture or the warm-up has just used them.
+fn bring_into(cache: CacheState, suite: &str, snapshot: &Path) -> Result<(), RunError> {
+    if cache == CacheState::Warm {
+        return Ok(());
+    }
+    chill(snapshot).map_err(|source| RunError::Cache {
+        suite: suite.to_owned(),
         source,
-    })?;
-    make_cold(&file)
+    })
+}
+
+fn chill(snapshot: &Path) -> Result<(), PageCacheError> {
+    let failed = |what| move |source| PageCacheError::System { what, source };
+    for entry in std::fs::read_dir(snapshot).map_err(failed("list"))? {
+        let path = entry.map_err(failed("list"))?.path();
+        make_cold(&File::open(path).map_err(failed("open"))?)?;
+    }
+    Ok(())
 }
 
 fn sample_error(suite: &str, number: u32) -> impl FnOnce(LifecycleError) -> RunError {

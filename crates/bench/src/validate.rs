@@ -24,9 +24,11 @@ pub use fields::FieldError;
 use fields::Node;
 
 /// Guest RAM of a result that can be accepted.
-const ACCEPTED_MEMORY_MIB: u64 = 128;
+pub const ACCEPTED_MEMORY_MIB: u64 = 128;
 /// Fewest samples of a result that can be accepted.
-const MIN_RUNS: u64 = 10;
+pub const MIN_RUNS: u64 = 10;
+/// `controls.cache_state` where the main suite's restores were cold.
+const COLD_RESTORES: &str = "cold";
 
 /// Whose rules a document is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -182,11 +184,10 @@ fn judge(
     }
     resident_set(&generation, facts.runs)?;
     validation.verdict = Verdict::Valid;
-    validation.acceptable = !facts.disturbed;
-    validation.reason = if facts.disturbed {
-        "valid; disturbed on purpose, so it is never accepted".to_owned()
-    } else {
-        "valid".to_owned()
+    validation.acceptable = facts.never_accepted.is_none();
+    validation.reason = match facts.never_accepted {
+        Some(why) => format!("valid; {why}, so it is never accepted"),
+        None => "valid".to_owned(),
     };
     Ok(())
 }
@@ -196,7 +197,8 @@ struct Facts {
     backend: String,
     runs: usize,
     other_size: bool,
-    disturbed: bool,
+    /// Why a valid result enters no history, if so.
+    never_accepted: Option<&'static str>,
 }
 
 fn structure(
@@ -247,11 +249,20 @@ fn structure(
         Some(disturbed) => disturbed.boolean()?,
         None => false,
     };
+    let cold = match controls.optional("cache_state") {
+        Some(state) => state.text()? == COLD_RESTORES,
+        None => false,
+    };
+    let never_accepted = match (disturbed, cold) {
+        (true, _) => Some("disturbed on purpose"),
+        (_, true) => Some("its restores were of a cold page cache"),
+        _ => None,
+    };
     Ok(Facts {
         backend: controls.get("backend")?.text()?.to_owned(),
         runs: runs.whole()? as usize,
         other_size: controls.get("memory_mib")?.whole()? != ACCEPTED_MEMORY_MIB,
-        disturbed,
+        never_accepted,
     })
 }
 

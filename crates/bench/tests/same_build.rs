@@ -117,6 +117,7 @@ fn a_whole_comparison_raises_at_most_five_percent_false_alarms() {
                 name: name.to_owned(),
                 program: name.into(),
                 program_blake3: String::new(),
+                kernel_blake3: String::new(),
                 commit: None,
                 samples: recorded
                     .iter()

@@ -11,6 +11,7 @@ use super::{
     BuildSamples, COMPARISON_SCHEMA, COMPARISON_SCHEMA_VERSION, ComparisonResult, MetricKind,
     TestPlan,
 };
+use crate::guest_image::{GuestImageError, digest, probe_image};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::{LifecycleError, LifecycleRequest};
 use crate::result::{CaptureSample, StartSample};
@@ -94,6 +95,28 @@ pub enum CompareError {
         /// What the system said.
         source: io::Error,
     },
+    /// A build does not give its guest.
+    #[error("--build {name}: its guest")]
+    Guest {
+        /// The build.
+        name: String,
+        /// Why.
+        source: GuestImageError,
+    },
+    /// The builds bring different guests along, so that their times are of different work.
+    #[error(
+        "incomparable: the guest (kernel_blake3) of {first} is {first_guest}, of {other} {other_guest}"
+    )]
+    OtherGuest {
+        /// The first build.
+        first: String,
+        /// Its guest.
+        first_guest: String,
+        /// Another.
+        other: String,
+        /// Its guest.
+        other_guest: String,
+    },
     /// A sample failed.
     #[error("build {name}")]
     Sample {
@@ -132,10 +155,10 @@ pub fn check_builds(builds: &[NamedBuild], aa: bool) -> Result<Vec<BuildSamples>
         let bytes =
             std::fs::read(&build.program).map_err(|error| fault(build, error.to_string()))?;
         check_program(build, &bytes)?;
-        let digest = blake3::hash(&bytes).to_hex().to_string();
+        let program_blake3 = digest(&bytes);
         let twin = described
             .iter()
-            .find(|earlier| earlier.program_blake3 == digest);
+            .find(|earlier| earlier.program_blake3 == program_blake3);
         if let (Some(twin), false) = (twin, aa) {
             return Err(wrong(format!(
                 "{} and {} are the same file; --aa compares a build with itself",
@@ -145,7 +168,8 @@ pub fn check_builds(builds: &[NamedBuild], aa: bool) -> Result<Vec<BuildSamples>
         described.push(BuildSamples {
             name: build.name.clone(),
             program: build.program.clone(),
-            program_blake3: digest,
+            program_blake3,
+            kernel_blake3: String::new(),
             commit: build.commit.clone(),
             samples: BTreeMap::new(),
         });
@@ -211,6 +235,7 @@ pub fn run_comparison(
         source,
     };
     let work = WorkDir::create(&scratch).map_err(failed)?;
+    find_guests(&mut builds, work.path())?;
     let host = HostFingerprint::of_this_host(&scratch, plan.execution).map_err(failed)?;
     let timestamp_utc = iso_8601(SystemTime::now());
     let total = (plan.warmups + plan.samples) * builds.len() as u32;
@@ -254,6 +279,32 @@ pub fn run_comparison(
         verdicts: Vec::new(),
     }
     .judged())
+}
+
+/// Asks each build for its guest, which must be the same one.
+fn find_guests(builds: &mut [BuildSamples], work: &Path) -> Result<(), CompareError> {
+    for build in builds.iter_mut() {
+        let image = probe_image(&build.program, work).map_err(|source| CompareError::Guest {
+            name: build.name.clone(),
+            source,
+        })?;
+        build.kernel_blake3 = digest(&image);
+    }
+    let Some((first, others)) = builds.split_first() else {
+        return Ok(());
+    };
+    match others
+        .iter()
+        .find(|other| other.kernel_blake3 != first.kernel_blake3)
+    {
+        Some(other) => Err(CompareError::OtherGuest {
+            first: first.name.clone(),
+            first_guest: first.kernel_blake3.clone(),
+            other: other.name.clone(),
+            other_guest: other.kernel_blake3.clone(),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn subject(request: &LifecycleRequest) -> BTreeMap<String, String> {

@@ -6,6 +6,7 @@ fn build(name: &str, samples: BTreeMap<MetricKind, Vec<f64>>) -> BuildSamples {
         name: name.to_owned(),
         program: PathBuf::from(name),
         program_blake3: name.to_owned(),
+        kernel_blake3: String::new(),
         commit: None,
         samples,
     }

@@ -6,31 +6,43 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use serde_json::Value;
 
+use rustix::process::Signal;
+
 use crate::support::process::{self, Finished, arguments};
-use crate::support::{BACKEND, begin, entries, text};
+use crate::support::{BACKEND, begin, entries, skip, text};
 
 const UNSTABLE: i32 = 75;
 const BAD_INPUT: i32 = 2;
+const INCOMPARABLE: i32 = 3;
+const ENDED_BY_SIGINT: i32 = 130;
 
 /// `nvx bench COMMAND` of a small guest on this file's back end, with its files in `directory`.
 fn bench(command: &str, directory: &Path, more: &[&str]) -> Finished {
+    process::run(&bench_arguments(command, directory, more))
+}
+
+fn bench_arguments(command: &str, directory: &Path, more: &[&str]) -> Vec<OsString> {
     let common = [
         "bench",
         command,
         "--backend",
         BACKEND.name(),
-        "--memory",
-        "16M",
         "--fill",
         "top:16",
         "--scratch",
         text(directory),
     ];
-    process::run(&arguments(common.iter().chain(more).copied(), []))
+    let memory: &[&str] = match more.contains(&"--memory") {
+        true => &[],
+        false => &["--memory", "16M"],
+    };
+    let all = common.iter().chain(memory).chain(more);
+    arguments(all.copied(), [])
 }
 
 fn run<const N: usize>(words: [&str; N]) -> Finished {
@@ -142,4 +154,199 @@ fn bad_input_is_named_before_anything_runs() {
     let nowhere = directory.path().join("nowhere");
     let gone = ["perf", "validate", text(&nowhere)];
     run(gone).expect_code(BAD_INPUT).assert_said("cannot read");
+}
+
+#[test]
+fn an_interrupted_run_goes_on_where_it_stopped() {
+    let Some(directory) = begin("an_interrupted_run_goes_on_where_it_stopped") else {
+        return;
+    };
+    let scratch = directory.path().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let output = directory.path().join("result.json");
+    let more = ["--samples", "60", "--output", text(&output)];
+    let mut run = process::start(&bench_arguments("lifecycle", &scratch, &more));
+    run.wait_for("a result", |_| output.exists().then_some(()));
+    run.signal(Signal::INT);
+    let interrupted = run.end().expect_code(ENDED_BY_SIGINT);
+    interrupted.assert_said("incomplete");
+    assert!(entries(&scratch).is_empty(), "nothing is left behind");
+    let earlier = read(&output);
+    assert_eq!(earlier["controls"]["complete"], false);
+    let samples = |result: &Value| result["backends"][BACKEND.name()]["samples_ms"].clone();
+    let taken = samples(&earlier).as_array().unwrap().clone();
+    assert!(!taken.is_empty());
+    process::run(&arguments(["perf", "validate", text(&output)], []))
+        .expect_code(BAD_INPUT)
+        .line_with("controls.complete");
+
+    let other = ["--samples", "61", "--output", text(&output), "--resume"];
+    bench("lifecycle", &scratch, &other)
+        .expect_code(BAD_INPUT)
+        .assert_said("--resume: what was asked for");
+    assert_eq!(
+        read(&output),
+        earlier,
+        "a refused resumption changes nothing"
+    );
+
+    let resumed = [&more[..], &["--resume"]].concat();
+    bench("lifecycle", &scratch, &resumed).expect_code(0);
+    let whole = read(&output);
+    assert_eq!(whole["controls"]["complete"], true);
+    let all = samples(&whole).as_array().unwrap().clone();
+    assert_eq!((all.len(), &all[..taken.len()]), (60, &taken[..]));
+    for section in ["snapshot_capture", "snapshot_restore"] {
+        let series = &whole[section][BACKEND.name()]["samples_ms"];
+        assert_eq!(series.as_array().unwrap().len(), 60);
+    }
+}
+
+#[test]
+fn only_what_can_be_accepted_is_measured_for_it() {
+    let Some(directory) = begin("only_what_can_be_accepted_is_measured_for_it") else {
+        return;
+    };
+    let accept = directory.path().join("accept");
+    let full = ["--memory", "128M", "--accept"];
+    let refused = |more: &[&str], why: &str| {
+        bench("lifecycle", directory.path(), more)
+            .expect_code(BAD_INPUT)
+            .assert_said(why);
+        assert!(
+            !accept.exists(),
+            "refused before anything is measured or made"
+        );
+    };
+    refused(
+        &["--accept", text(&accept)],
+        "--memory: only results of 128 MiB",
+    );
+    let few = [&full[..], &[text(&accept), "--samples", "9"]].concat();
+    refused(&few, "--samples 9");
+    let cold = [&full[..], &[text(&accept), "--cache", "cold"]].concat();
+    refused(&cold, "--cache cold");
+    let disturbed = [&full[..], &[text(&accept), "--disturb", "cpu@1"]].concat();
+    refused(&disturbed, "--disturb");
+    // Whatever this machine is, it is not this one.
+    let other = accept.join("windows-whp-bare-metal");
+    let other = [&full[..], &[text(&other)]].concat();
+    refused(&other, "of platform windows-whp-bare-metal");
+}
+
+#[test]
+fn the_policy_ends_with_an_acceptance_or_with_two_attempts() {
+    let Some(directory) = begin("the_policy_ends_with_an_acceptance_or_with_two_attempts") else {
+        return;
+    };
+    let scratch = directory.path().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let accept = directory.path().join("accept");
+    let more = ["--memory", "128M", "--accept", text(&accept)];
+    let done = bench("lifecycle", &scratch, &more);
+    let attempts = ["acceptance-attempt-1.json", "acceptance-attempt-2.json"];
+    match done.status.code() {
+        Some(0) => {
+            let accepted = read(&accept.join("acceptance.json"));
+            assert_eq!(accepted["controls"]["validated"], true);
+            let last = entries(&accept)
+                .iter()
+                .filter(|name| attempts.contains(&name.as_str()))
+                .count();
+            assert_eq!(accepted, read(&accept.join(attempts[last - 1])));
+            run(["perf", "validate", text(&accept.join("acceptance.json"))]).expect_code(0);
+        }
+        // A busy machine's series may be unstable twice.
+        Some(UNSTABLE) => assert_eq!(entries(&accept), attempts),
+        _ => panic!("{done:?}"),
+    }
+}
+
+#[test]
+fn cold_restores_are_cold_or_refused() {
+    let Some(directory) = begin("cold_restores_are_cold_or_refused") else {
+        return;
+    };
+    if Path::new("/dev/shm").is_dir() {
+        let in_memory = tempfile::tempdir_in("/dev/shm").unwrap();
+        for cache in ["cold", "both"] {
+            bench("lifecycle", in_memory.path(), &["--cache", cache])
+                .expect_code(BAD_INPUT)
+                .assert_said("--cache cold");
+        }
+        assert!(entries(in_memory.path()).is_empty());
+    }
+    let output = directory.path().join("result.json");
+    let series = |cache: &str, more: &[&str]| {
+        let common = [
+            "--samples",
+            "3",
+            "--cache",
+            cache,
+            "--output",
+            text(&output),
+        ];
+        let done = bench("lifecycle", directory.path(), &[&common[..], more].concat());
+        if done.messages.contains("in memory") {
+            skip(
+                "cold_restores_are_cold_or_refused",
+                "the temporary directory is in memory",
+            );
+            return None;
+        }
+        done.expect_code(0);
+        Some(read(&output))
+    };
+    let Some(both) = series("both", &["--memories", "16M,24M"]) else {
+        return;
+    };
+    assert_eq!(both["controls"]["cache_state"], "both");
+    let cells: Vec<(u64, &str)> = both["restore_matrix"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cell| {
+            (
+                cell["memory_mib"].as_u64().unwrap(),
+                cell["cache_state"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(cells, [(16, "cold"), (24, "warm"), (24, "cold")]);
+    for cell in both["restore_matrix"].as_array().unwrap() {
+        assert_eq!(cell["result"]["samples_ms"].as_array().unwrap().len(), 3);
+    }
+    let cold = series("cold", &[]).unwrap();
+    assert_eq!(cold["controls"]["cache_state"], "cold");
+    assert!(cold.get("restore_matrix").is_none());
+}
+
+#[test]
+fn builds_with_different_guests_are_incomparable() {
+    let Some(directory) = begin("builds_with_different_guests_are_incomparable") else {
+        return;
+    };
+    // A build whose guest says something else to a line that it does not know.
+    let mut program = std::fs::read(env!("CARGO_BIN_EXE_nvx")).unwrap();
+    let (before, after) = (b"PROBE-WHAT", b"PROBE-HUH?");
+    let places: Vec<usize> = program
+        .windows(before.len())
+        .enumerate()
+        .filter_map(|(at, window)| (window == before).then_some(at))
+        .collect();
+    for at in places {
+        program[at..at + after.len()].copy_from_slice(after);
+    }
+    let other = directory.path().join("other");
+    std::fs::copy(env!("CARGO_BIN_EXE_nvx"), &other).unwrap();
+    std::fs::write(&other, program).unwrap();
+    let this = format!("this={}", env!("CARGO_BIN_EXE_nvx"));
+    let other = format!("other={}", text(&other));
+    bench(
+        "compare",
+        directory.path(),
+        &["--build", &this, "--build", &other],
+    )
+    .expect_code(INCOMPARABLE)
+    .assert_said("incomparable: the guest (kernel_blake3) of this is");
 }

@@ -27,7 +27,7 @@ pub struct LifecycleArgs {
     /// Restores of these guest sizes as well
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse)]
     pub memories: Vec<u64>,
-    /// Page cache at the restores of --memories [default: --memory's size, if not warm]
+    /// Page cache at the restores; cold is checked, and a sample that is not is rejected
     #[arg(long, value_enum, default_value_t = Cache::Warm)]
     pub cache: Cache,
     /// Where the result goes; kept up to date while the run lasts

@@ -43,6 +43,12 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
             output::message(&error.to_string());
             return Ok(ExitCode::from(signal.exit_code()));
         }
+        (Err(error @ CompareError::OtherGuest { .. }), _) => {
+            return Err(Failure {
+                code: INCOMPARABLE,
+                error: error.into(),
+            });
+        }
         (Err(error), _) => return Err(Failure::input(error)),
     };
     if let Some(path) = &args.output {

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use nvx_bench::accept::{AcceptError, accept, attempt_file, platform_of, write_json};
+use nvx_bench::accept::{AcceptError, accept, attempt_file, write_json};
 use nvx_bench::disturb::{Disturbance, Disturber, disturb, stop_at_end_of_input};
-use nvx_bench::host::ExecutionFacts;
+use nvx_bench::host::{ExecutionFacts, HostFingerprint};
 use nvx_bench::result::LifecycleResult;
-use nvx_bench::{CacheState, LifecycleRequest, RunPlan, Step, Watcher, run_lifecycle, show};
+use nvx_bench::validate::{ACCEPTED_MEMORY_MIB, MIN_RUNS};
+use nvx_bench::{
+    CacheState, LifecycleRequest, MatrixCell, RunPlan, Step, Watcher, run_lifecycle, show,
+};
 use nvx_host::{Termination, TerminationSignals};
 use nvx_hypervisor::{HARDWARE_INSTRUCTIONS_PER_MS, Selected, measure_execution, open_backend};
 use nvx_memory::RamFileChoice;
@@ -42,29 +45,51 @@ fn plan(args: &LifecycleArgs) -> anyhow::Result<RunPlan> {
         None => std::env::current_exe().context("cannot find this program's own file")?,
     };
     let (request, execution) = subject(&args.subject, program)?;
-    let caches = match args.cache {
-        Cache::Warm => vec![CacheState::Warm],
-        Cache::Cold => vec![CacheState::Cold],
-        Cache::Both => vec![CacheState::Warm, CacheState::Cold],
-    };
-    let memories = match (args.memories.is_empty(), args.cache) {
-        (true, Cache::Warm) => Vec::new(),
-        (true, _) => vec![args.subject.memory],
-        (false, _) => args.memories.clone(),
-    };
-    for memory in &memories {
+    for memory in &args.memories {
         check_memory(*memory, &request.probe).context("--memories")?;
     }
     Ok(RunPlan {
         request,
         warmups: args.subject.warmups,
         runs: args.samples,
-        matrix_memories_bytes: memories,
-        matrix_caches: caches,
+        restore_cache: match args.cache {
+            Cache::Cold => CacheState::Cold,
+            Cache::Warm | Cache::Both => CacheState::Warm,
+        },
+        matrix: matrix(args),
         commit: args.commit.clone(),
         disturbances: args.disturb.iter().map(Disturbance::to_string).collect(),
         execution,
     })
+}
+
+/// The restores beside the main suite's: of `--memories` in each state of the page cache that is asked for,
+/// and of `--memory` in the one that the main suite leaves out.
+fn matrix(args: &LifecycleArgs) -> Vec<MatrixCell> {
+    let caches: &[CacheState] = match args.cache {
+        Cache::Warm => &[CacheState::Warm],
+        Cache::Cold => &[CacheState::Cold],
+        Cache::Both => &[CacheState::Warm, CacheState::Cold],
+    };
+    let cells = |memory_bytes| {
+        caches.iter().map(move |cache| MatrixCell {
+            memory_bytes,
+            cache: *cache,
+        })
+    };
+    let left_out = matches!(args.cache, Cache::Both).then_some(MatrixCell {
+        memory_bytes: args.subject.memory,
+        cache: CacheState::Cold,
+    });
+    let further = args
+        .memories
+        .iter()
+        .copied()
+        .filter(|memory| *memory != args.subject.memory);
+    left_out
+        .into_iter()
+        .chain(further.flat_map(cells))
+        .collect()
 }
 
 /// What a build is asked to run, and how this host carries it out.
@@ -153,11 +178,19 @@ fn run_accepted(
     signals: &TerminationSignals,
     directory: &Path,
 ) -> Result<ExitCode, Failure> {
+    check_acceptable(args).map_err(Failure::input)?;
+    let scratch = plan
+        .request
+        .scratch
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
+    let host = HostFingerprint::of_this_host(&scratch, plan.execution)
+        .with_context(|| format!("--scratch {}", scratch.display()))
+        .map_err(Failure::input)?;
+    let platform = host.platform(&plan.request.backend);
     let mut interrupted = None;
-    let outcome = accept(directory, |attempt| {
-        if let Some(of) = platform_of(directory) {
-            output::message(&format!("attempt {attempt}, for {of}"));
-        }
+    let outcome = accept(directory, &platform, |attempt| {
+        output::message(&format!("attempt {attempt}, of platform {platform}"));
         let mut watcher =
             Onlooker::new(&directory.join(attempt_file(attempt)), args, plan, signals);
         let result = run_lifecycle(plan, None, &mut watcher);
@@ -188,6 +221,23 @@ fn run_accepted(
         }
     }
     Ok(ExitCode::from(acceptance.exit_code()))
+}
+
+/// Refuses what no result could be accepted of, before minutes are spent on it.
+fn check_acceptable(args: &LifecycleArgs) -> anyhow::Result<()> {
+    if args.subject.memory != ACCEPTED_MEMORY_MIB << 20 {
+        anyhow::bail!("--memory: only results of {ACCEPTED_MEMORY_MIB} MiB are accepted");
+    }
+    if u64::from(args.samples) < MIN_RUNS {
+        anyhow::bail!(
+            "--samples {}: fewer than {MIN_RUNS} are never accepted",
+            args.samples
+        );
+    }
+    if matches!(args.cache, Cache::Cold) {
+        anyhow::bail!("--cache cold: only results of warm restores are accepted");
+    }
+    Ok(())
 }
 
 /// Reads a result of this program.
