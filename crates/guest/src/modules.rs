@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use elf::ElfBytes;
 use elf::endian::LittleEndian;
+use nvx_machine::decompress_up_to;
+use nvx_machine::kernel::Compression;
 
 /// Largest module in bytes, uncompressed: several times what the largest drivers have.
 pub const MAX_MODULE_BYTES: u64 = 128 << 20;
@@ -17,12 +19,6 @@ pub const MAX_MODULE_BYTES: u64 = 128 << 20;
 const SUFFIXES: [&str; 4] = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"];
 /// Deepest directory that is looked into.
 const MAX_DEPTH: u32 = 16;
-/// First bytes of compressed files, with what they are called.
-const COMPRESSED: [(&[u8], &str); 3] = [
-    (&[0x1f, 0x8b], "gzip"),
-    (&[0xfd, b'7', b'z', b'X', b'Z'], "xz"),
-    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"),
-];
 
 /// Why a module cannot be packed.
 #[derive(Debug, thiserror::Error)]
@@ -309,18 +305,15 @@ fn read_module(path: &Path) -> Result<Vec<u8>, ModuleError> {
     file.take(MAX_MODULE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(read_error)?;
-    let compressed_by = COMPRESSED
-        .iter()
-        .find(|(magic, _)| bytes.starts_with(magic));
-    let bytes = match compressed_by {
-        None => bytes,
-        Some((_, format)) => {
-            decompress(&bytes, format).map_err(|source| ModuleError::Compressed {
-                path: path.to_owned(),
-                source,
-            })?
-        }
-    };
+    let bytes =
+        match Compression::of(&bytes) {
+            None => bytes,
+            Some(compression) => decompress_up_to(compression, &bytes, MAX_MODULE_BYTES + 1)
+                .map_err(|source| ModuleError::Compressed {
+                    path: path.to_owned(),
+                    source,
+                })?,
+        };
     if bytes.len() as u64 > MAX_MODULE_BYTES {
         return Err(ModuleError::NotAModule {
             path: path.to_owned(),
@@ -328,19 +321,6 @@ fn read_module(path: &Path) -> Result<Vec<u8>, ModuleError> {
         });
     }
     Ok(bytes)
-}
-
-/// Unpacks at most one byte more than [`MAX_MODULE_BYTES`].
-fn decompress(bytes: &[u8], format: &str) -> io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    let limit = MAX_MODULE_BYTES + 1;
-    match format {
-        "gzip" => flate2::bufread::MultiGzDecoder::new(bytes)
-            .take(limit)
-            .read_to_end(&mut out)?,
-        other => return Err(io::Error::other(format!("{other} is not supported"))),
-    };
-    Ok(out)
 }
 
 /// What a module says of itself.

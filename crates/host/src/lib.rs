@@ -49,6 +49,7 @@ pub use os::reflink::{check_reflink, reflink};
 pub use os::signals::{Termination, TerminationSignals};
 pub use os::stale::{LockedDirectory, create_locked_directory, random_name, remove_stale};
 pub use os::stdio::{ConsoleInput, ConsoleOutput};
+pub use os::terminal::UserTerminal;
 pub use os::usage::{allocated_bytes, modified_file_bytes, process_peak_rss_bytes};
 pub use os::wait::{WaitSource, Waitable, Waker, wait_any};
 pub use os::wait_set::WaitSet;

@@ -13,6 +13,7 @@ pub mod reflink;
 pub mod signals;
 pub mod stale;
 pub mod stdio;
+pub mod terminal;
 pub mod usage;
 pub mod wait;
 pub mod wait_set;

@@ -21,6 +21,7 @@ mod security;
 pub mod signals;
 pub mod stale;
 pub mod stdio;
+pub mod terminal;
 pub mod usage;
 pub mod wait;
 pub mod wait_set;

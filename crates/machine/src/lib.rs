@@ -17,7 +17,9 @@ pub mod initramfs;
 pub mod kernel;
 pub mod layout;
 mod pvh;
+mod stream_decoder;
 
 pub use image::{IMAGE_MAX_BYTES, ImageFormat, ImageReadError, read_image};
 pub use layout::{CONTRACT_VERSION, MemorySizeError, ram_layout};
 pub use pvh::{EntryState, LoadError, load_pvh};
+pub use stream_decoder::{decompress_up_to, stream_decoder};

@@ -10,14 +10,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 
+use crate::kernel::Compression;
+use crate::stream_decoder::stream_decoder;
+
 use super::{AddError, Attributes, Content, DeviceNumber, Initramfs, Kind, MAX_NAME_BYTES, lossy};
 
 /// Headers are one block, and files are padded to whole blocks.
 const BLOCK_BYTES: u64 = 512;
 /// Most bytes of an extended header that are read into memory.
 const EXTENDED_MAX_BYTES: u64 = 1 << 20;
-/// First bytes of a gzip file (RFC 1952, section 2.3.1).
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What is wrong with a tar archive.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,7 @@ pub enum TarError {
         source: io::Error,
     },
     /// The first block is no header.
-    #[error("not a tar archive, plain or compressed by gzip{looks_like}")]
+    #[error("not a tar archive, plain or compressed by gzip, xz or Zstandard{looks_like}")]
     NotTar {
         /// What it looks like, as the end of a sentence; empty if that is not known.
         looks_like: &'static str,
@@ -88,21 +89,15 @@ impl From<AddError> for Failure {
 #[derive(Debug)]
 pub(super) struct TarSource {
     file: File,
-    is_gzip: bool,
+    compression: Option<Compression>,
 }
 
 impl TarSource {
     pub(super) fn new(mut file: File) -> io::Result<Self> {
-        let mut magic = [0; 2];
-        let mut length = 0;
-        while length < magic.len() {
-            match file.read(&mut magic[length..])? {
-                0 => break,
-                more => length += more,
-            }
-        }
+        let mut magic = Vec::new();
+        (&mut file).take(8).read_to_end(&mut magic)?;
         Ok(Self {
-            is_gzip: length == magic.len() && magic == GZIP_MAGIC,
+            compression: Compression::of(&magic),
             file,
         })
     }
@@ -115,10 +110,9 @@ impl TarSource {
         let file = BufReader::with_capacity(64 << 10, file);
         Ok(Stream {
             position: 0,
-            reader: if self.is_gzip {
-                Reader::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(file)))
-            } else {
-                Reader::Plain(file)
+            reader: match self.compression {
+                Some(compression) => Reader::Packed(stream_decoder(compression, file)?),
+                None => Reader::Plain(file),
             },
         })
     }
@@ -126,7 +120,7 @@ impl TarSource {
 
 enum Reader<'a> {
     Plain(BufReader<&'a File>),
-    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<&'a File>>>),
+    Packed(Box<dyn Read + 'a>),
 }
 
 /// An uncompressed archive being read forwards.
@@ -139,7 +133,7 @@ impl Read for Stream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = match &mut self.reader {
             Reader::Plain(reader) => reader.read(buffer)?,
-            Reader::Gzip(reader) => reader.read(buffer)?,
+            Reader::Packed(reader) => reader.read(buffer)?,
         };
         self.position += length as u64;
         Ok(length)
@@ -573,8 +567,6 @@ fn has_checksum(block: &[u8; BLOCK_BYTES as usize]) -> bool {
 fn not_tar(block: &[u8]) -> TarError {
     let looks_like = match block {
         [] => "; it is empty",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "; it looks like zstd: decompress it first",
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => "; it looks like xz: decompress it first",
         [b'B', b'Z', b'h', ..] => "; it looks like bzip2: decompress it first",
         [b'0', b'7', b'0', b'7', b'0', b'1' | b'2' | b'7', ..] => {
             "; it looks like a cpio archive, which --initrd takes"

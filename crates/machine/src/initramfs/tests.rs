@@ -275,8 +275,17 @@ fn a_tree_that_changes_is_noticed() {
     assert!(matches!(error, WriteError::Changed { .. }), "{error}");
 }
 
-/// Makes an archive by the `tar` of the system, with `options`, of `tree`.
-fn tar(tree: &Path, options: &[&str]) -> Vec<u8> {
+/// Makes an archive by the `tar` of the system, with `options`, of `tree`; none where its compressor is missing.
+fn tar(tree: &Path, options: &[&str]) -> Option<Vec<u8>> {
+    let compressor = ["xz", "zstd"]
+        .into_iter()
+        .find(|name| options.contains(&&*format!("--{name}")));
+    if let Some(name) = compressor
+        && Command::new(name).arg("--version").output().is_err()
+    {
+        eprintln!("not tried: there is no {name} here");
+        return None;
+    }
     let output = Command::new("tar")
         .args(options)
         .args(["-c", "-f", "-", "-C"])
@@ -286,7 +295,7 @@ fn tar(tree: &Path, options: &[&str]) -> Vec<u8> {
         .output()
         .expect("tar");
     assert!(output.status.success());
-    output.stdout
+    Some(output.stdout)
 }
 
 fn of_tar(archive: &[u8]) -> Result<Initramfs, AddError> {
@@ -308,8 +317,13 @@ fn a_tar_archive_gives_what_its_tree_gives() {
         &["--format=pax"],
         &["--format=gnu", "--gzip"],
         &["--format=pax", "--sort=name", "--gzip"],
+        &["--format=gnu", "--xz"],
+        &["--format=gnu", "--zstd"],
     ] {
-        let initramfs = of_tar(&tar(tree.path(), options)).expect("unpacked");
+        let Some(archive) = tar(tree.path(), options) else {
+            continue;
+        };
+        let initramfs = of_tar(&archive).expect("unpacked");
         let mut found = by_name(&initramfs);
         assert!(found.keys().eq(expected.keys()), "{options:?}");
         // Which of a file's names is the first, and so has its bytes, is tar's choice.
@@ -427,9 +441,7 @@ fn damage_is_named() {
     let of = |archive: &[u8]| chain(of_tar(archive).expect_err("refused"));
     assert!(of(b"").contains("it is empty"));
     assert!(of(&[b'x'; 600]).contains("not a tar archive"));
-    let mut zstd = vec![0x28, 0xb5, 0x2f, 0xfd];
-    zstd.resize(600, 1);
-    assert!(of(&zstd).contains("zstd"));
+    assert!(of(&[&b"BZh9"[..], &[1; 600]].concat()).contains("bzip2"));
     let whole = [file("first", "1"), file("second", &"2".repeat(2000))].concat();
     assert!(of(&whole[..2000]).contains("second goes on"));
     let mut damaged = whole.clone();
