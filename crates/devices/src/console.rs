@@ -4,7 +4,7 @@
 
 mod state;
 
-use crate::device::{Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
+use crate::device::{Device, Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
 use crate::numbers::{CONSOLE, CONSOLE_STATUS, FLOATING, STATUS_INPUT_PENDING, STATUS_RESTORED};
 use crate::snapshot_port::RestoreNotice;
 use state::ConsoleState;
@@ -59,11 +59,24 @@ impl PortConsole {
     }
 }
 
-impl PortDevice for PortConsole {
+impl Device for PortConsole {
     fn name(&self) -> &'static str {
         FORMAT.name
     }
 
+    fn save(&self) -> SavedUnit {
+        // The notice belongs to the snapshot port, the rest to the host.
+        let Self { io: _, notice: _ } = self;
+        FORMAT.encode(&ConsoleState {})
+    }
+
+    fn restore(&mut self, kind: &str, version: u32, bytes: &[u8]) -> Result<(), RestoreError> {
+        let ConsoleState {} = FORMAT.decode(kind, version, bytes)?;
+        Ok(())
+    }
+}
+
+impl PortDevice for PortConsole {
     fn read(&mut self, port: u16) -> u8 {
         match port {
             CONSOLE => self.io.take_input().unwrap_or(0),
@@ -77,17 +90,6 @@ impl PortDevice for PortConsole {
             self.io.write_output(&[value]);
         }
         Effect::None
-    }
-
-    fn save(&self) -> SavedUnit {
-        // The notice belongs to the snapshot port, the rest to the host.
-        let Self { io: _, notice: _ } = self;
-        FORMAT.encode(&ConsoleState {})
-    }
-
-    fn restore(&mut self, kind: &str, version: u32, bytes: &[u8]) -> Result<(), RestoreError> {
-        let ConsoleState {} = FORMAT.decode(kind, version, bytes)?;
-        Ok(())
     }
 }
 

@@ -15,18 +15,16 @@ pub enum Effect {
     },
     /// Capture the machine, then set the outcome at the snapshot port.
     SnapshotRequested,
+    /// The guest switched the machine off.
+    PowerOff,
+    /// The guest asked for a reset of the machine.
+    Reset,
 }
 
-/// A device behind I/O ports, one byte wide.
-pub trait PortDevice: Send {
+/// A device of the inventory, whatever bus it is on.
+pub trait Device: Send {
     /// Name in the device inventory: characters a-z, 0-9 and `-`.
     fn name(&self) -> &'static str;
-
-    /// Reads a port that [`Ports`](crate::Ports) assigns to this device.
-    fn read(&mut self, port: u16) -> u8;
-
-    /// Writes a port that [`Ports`](crate::Ports) assigns to this device.
-    fn write(&mut self, port: u16, value: u8) -> Effect;
 
     /// The state that a restored machine needs. Called while no vCPU runs.
     fn save(&self) -> SavedUnit;
@@ -37,6 +35,24 @@ pub trait PortDevice: Send {
     /// [`RestoreError`] when the state is of another kind or version, or does not decode to a possible one; the
     /// device is then unchanged.
     fn restore(&mut self, kind: &str, version: u32, bytes: &[u8]) -> Result<(), RestoreError>;
+}
+
+/// A device behind I/O ports, one byte wide.
+pub trait PortDevice: Device {
+    /// Reads a port that [`Ports`](crate::Ports) assigns to this device.
+    fn read(&mut self, port: u16) -> u8;
+
+    /// Writes a port that [`Ports`](crate::Ports) assigns to this device.
+    fn write(&mut self, port: u16, value: u8) -> Effect;
+}
+
+/// A device behind a window of memory addresses.
+pub trait MmioDevice: Device {
+    /// Reads `data.len()` bytes (1 to 8) at `offset` into the window.
+    fn read(&mut self, offset: u64, data: &mut [u8]);
+
+    /// Writes `data` (1 to 8 bytes) at `offset` into the window.
+    fn write(&mut self, offset: u64, data: &[u8]);
 }
 
 /// The saved state of one device.
@@ -165,6 +181,19 @@ impl UnitFormat {
         u8::try_from(value).map_err(|_| self.impossible(field, u64::from(value)))
     }
 
+    /// A byte in which only `allowed` bits may be set.
+    pub(crate) fn bits(
+        &self,
+        field: &'static str,
+        value: u32,
+        allowed: u8,
+    ) -> Result<u8, RestoreError> {
+        if value & !u32::from(allowed) != 0 {
+            return Err(self.impossible(field, u64::from(value)));
+        }
+        self.byte(field, value)
+    }
+
     pub(crate) fn impossible(&self, field: &'static str, found: u64) -> RestoreError {
         RestoreError::Field {
             name: self.name,
@@ -176,6 +205,6 @@ impl UnitFormat {
 
 /// Restores what `saved` says of itself.
 #[cfg(test)]
-pub(crate) fn restore(device: &mut dyn PortDevice, saved: &SavedUnit) -> Result<(), RestoreError> {
+pub(crate) fn restore(device: &mut dyn Device, saved: &SavedUnit) -> Result<(), RestoreError> {
     device.restore(saved.kind, saved.version, &saved.bytes)
 }

@@ -6,8 +6,8 @@
 use crate::device::restore;
 use crate::numbers::{RTC_DATA, RTC_INDEX, SNAPSHOT};
 use crate::{
-    ConsoleIo, PortConsole, PortDevice, RestoreNotice, Rtc, SavedUnit, Shutdown, SnapshotPort,
-    SystemClock,
+    ConsoleIo, Device, PortConsole, PortDevice, RestoreNotice, Rtc, SavedUnit, Shutdown,
+    SnapshotPort, SystemClock,
 };
 
 /// What to say when a golden does not match.
@@ -34,7 +34,7 @@ fn console() -> PortConsole {
 
 /// Restores the golden bytes, and checks that they are saved again as they were.
 #[track_caller]
-fn check(device: &mut dyn PortDevice, kind: &'static str, version: u32, bytes: &[u8]) {
+fn check(device: &mut dyn Device, kind: &'static str, version: u32, bytes: &[u8]) {
     let golden = SavedUnit {
         kind,
         version,

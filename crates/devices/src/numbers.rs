@@ -20,3 +20,25 @@ pub const STATUS_RESTORED: u8 = 1 << 1;
 
 /// What a read of a port gives that nothing drives.
 pub const FLOATING: u8 = 0xff;
+
+/// ACPI sleep control register, one byte.
+pub const SLEEP_CONTROL: u16 = 0x600;
+/// ACPI sleep status register, one byte.
+pub const SLEEP_STATUS: u16 = 0x601;
+/// ACPI reset register, one byte.
+pub const RESET_CONTROL: u16 = 0x602;
+/// The byte that resets the machine when written to [`RESET_CONTROL`].
+pub const RESET_VALUE: u8 = 1;
+/// The sleep type of soft off, as `\_S5` names it.
+pub const SLEEP_TYPE_OFF: u8 = 5;
+/// Command and status port of the keyboard controller, of which only the reset line is there.
+pub const KEYBOARD_COMMAND: u16 = 0x64;
+/// The command that pulses the reset line.
+pub const KEYBOARD_COMMAND_RESET: u8 = 0xfe;
+
+/// First port of the serial port that is the console.
+pub const SERIAL_CONSOLE: u16 = 0x3f8;
+/// First port of the serial port that is the control line.
+pub const SERIAL_CONTROL_LINE: u16 = 0x2f8;
+/// Ports of one serial port.
+pub const SERIAL_PORTS: u16 = 8;

@@ -1,22 +1,28 @@
-//! The port space of a machine.
+//! The devices of a machine, and which ports and addresses lead to each.
+//!
+//! Every machine has the paravirtual ports and the clock. One that runs a stock kernel has the
+//! [`Platform`] besides; a machine without it does not pay for it.
 
 use crate::console::{ConsoleIo, PortConsole};
-use crate::device::{Effect, PortDevice, RestoreError, SavedUnit};
+use crate::device::{Device, Effect, MmioDevice, PortDevice, RestoreError, SavedUnit};
 use crate::numbers;
+use crate::platform::Platform;
 use crate::rtc::{Rtc, WallClock};
 use crate::shutdown::Shutdown;
 use crate::snapshot_port::{Outcome, RestoreNotice, SnapshotPort};
 
-/// The devices behind I/O ports, in the order of the inventory.
+/// The devices of one machine, in the order of the inventory.
 pub struct Ports {
     console: PortConsole,
     shutdown: Shutdown,
     snapshot: SnapshotPort,
     rtc: Rtc,
+    platform: Option<Box<Platform>>,
 }
 
 impl Ports {
-    /// Names of the devices in the order of the inventory.
+    /// Names of the devices of a machine without a platform, in the order of the inventory. One with a
+    /// platform has [`Platform::NAMES`] after them.
     pub const NAMES: [&'static str; 4] = [
         PortConsole::NAME,
         Shutdown::NAME,
@@ -33,27 +39,58 @@ impl Ports {
             shutdown: Shutdown::default(),
             snapshot: SnapshotPort::new(notice),
             rtc: Rtc::new(clock),
+            platform: None,
         }
     }
 
-    fn inventory(&self) -> [&dyn PortDevice; 4] {
-        let Self {
-            console,
-            shutdown,
-            snapshot,
-            rtc,
-        } = self;
-        [console, shutdown, snapshot, rtc]
+    /// The same devices and `platform`.
+    #[must_use]
+    pub fn with_platform(self, platform: Platform) -> Self {
+        Self {
+            platform: Some(Box::new(platform)),
+            ..self
+        }
     }
 
-    fn inventory_mut(&mut self) -> [&mut dyn PortDevice; 4] {
+    /// What a stock kernel needs, if this machine has it.
+    pub fn platform(&mut self) -> Option<&mut Platform> {
+        self.platform.as_deref_mut()
+    }
+
+    /// Names of this machine's devices in the order of the inventory.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let platform = self.platform.iter().flat_map(|_| Platform::NAMES);
+        Self::NAMES.into_iter().chain(platform)
+    }
+
+    fn inventory(&self) -> Vec<&dyn Device> {
         let Self {
             console,
             shutdown,
             snapshot,
             rtc,
+            platform,
         } = self;
-        [console, shutdown, snapshot, rtc]
+        let mut devices: Vec<&dyn Device> = vec![console, shutdown, snapshot, rtc];
+        devices.extend(platform.iter().flat_map(|platform| platform.inventory()));
+        devices
+    }
+
+    fn device_named(&mut self, name: &str) -> Option<&mut dyn Device> {
+        let Self {
+            console,
+            shutdown,
+            snapshot,
+            rtc,
+            platform,
+        } = self;
+        match name {
+            PortConsole::NAME => Some(console),
+            Shutdown::NAME => Some(shutdown),
+            SnapshotPort::NAME => Some(snapshot),
+            Rtc::NAME => Some(rtc),
+            _ => platform.as_mut()?.device_named(name),
+        }
     }
 
     fn device_at(&mut self, port: u16) -> Option<&mut dyn PortDevice> {
@@ -62,7 +99,7 @@ impl Ports {
             numbers::SHUTDOWN => Some(&mut self.shutdown),
             numbers::SNAPSHOT => Some(&mut self.snapshot),
             numbers::RTC_INDEX | numbers::RTC_DATA => Some(&mut self.rtc),
-            _ => None,
+            _ => self.platform.as_mut()?.device_at(port),
         }
     }
 
@@ -80,6 +117,29 @@ impl Ports {
             (Some(first), Some(device)) => device.write(port, *first),
             _ => Effect::None,
         }
+    }
+
+    /// Serves a guest's read of memory that is no RAM.
+    pub fn read_mmio(&mut self, address: u64, data: &mut [u8]) {
+        match self.mmio_device_at(address, data.len()) {
+            Some((device, offset)) => device.read(offset, data),
+            None => data.fill(numbers::FLOATING),
+        }
+    }
+
+    /// Serves a guest's write to memory that is no RAM.
+    pub fn write_mmio(&mut self, address: u64, data: &[u8]) {
+        if let Some((device, offset)) = self.mmio_device_at(address, data.len()) {
+            device.write(offset, data);
+        }
+    }
+
+    fn mmio_device_at(
+        &mut self,
+        address: u64,
+        size_bytes: usize,
+    ) -> Option<(&mut dyn MmioDevice, u64)> {
+        self.platform.as_mut()?.mmio_device_at(address, size_bytes)
     }
 
     /// Name and state of every device, in the order of the inventory. Called while no vCPU runs.
@@ -102,9 +162,7 @@ impl Ports {
         version: u32,
         bytes: &[u8],
     ) -> Result<(), RestoreError> {
-        self.inventory_mut()
-            .into_iter()
-            .find(|device| device.name() == name)
+        self.device_named(name)
             .ok_or_else(|| RestoreError::UnknownDevice {
                 found: name.to_owned(),
             })?

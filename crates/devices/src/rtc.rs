@@ -9,7 +9,7 @@ mod state;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::device::{Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
+use crate::device::{Device, Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
 use crate::numbers::{FLOATING, RTC_DATA, RTC_INDEX};
 use calendar::DateTime;
 use state::RtcState;
@@ -146,27 +146,9 @@ fn is_time(register: u8) -> bool {
     )
 }
 
-impl PortDevice for Rtc {
+impl Device for Rtc {
     fn name(&self) -> &'static str {
         FORMAT.name
-    }
-
-    fn read(&mut self, port: u16) -> u8 {
-        if port == RTC_DATA {
-            self.read_register()
-        } else {
-            // PCs cannot read the index back.
-            FLOATING
-        }
-    }
-
-    fn write(&mut self, port: u16, value: u8) -> Effect {
-        match port {
-            RTC_INDEX => self.index = value,
-            RTC_DATA => self.write_register(value),
-            _ => {}
-        }
-        Effect::None
     }
 
     fn save(&self) -> SavedUnit {
@@ -201,6 +183,26 @@ impl PortDevice for Rtc {
         self.status_b = status_b;
         self.memory = memory;
         Ok(())
+    }
+}
+
+impl PortDevice for Rtc {
+    fn read(&mut self, port: u16) -> u8 {
+        if port == RTC_DATA {
+            self.read_register()
+        } else {
+            // PCs cannot read the index back.
+            FLOATING
+        }
+    }
+
+    fn write(&mut self, port: u16, value: u8) -> Effect {
+        match port {
+            RTC_INDEX => self.index = value,
+            RTC_DATA => self.write_register(value),
+            _ => {}
+        }
+        Effect::None
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod state;
 
-use crate::device::{Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
+use crate::device::{Device, Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
 use crate::numbers::{FLOATING, SHUTDOWN};
 use state::ShutdownState;
 
@@ -22,21 +22,9 @@ impl Shutdown {
     pub const NAME: &'static str = "shutdown";
 }
 
-impl PortDevice for Shutdown {
+impl Device for Shutdown {
     fn name(&self) -> &'static str {
         FORMAT.name
-    }
-
-    fn read(&mut self, _port: u16) -> u8 {
-        FLOATING
-    }
-
-    fn write(&mut self, port: u16, value: u8) -> Effect {
-        if port == SHUTDOWN {
-            Effect::Exit { status: value }
-        } else {
-            Effect::None
-        }
     }
 
     fn save(&self) -> SavedUnit {
@@ -47,6 +35,20 @@ impl PortDevice for Shutdown {
     fn restore(&mut self, kind: &str, version: u32, bytes: &[u8]) -> Result<(), RestoreError> {
         let ShutdownState {} = FORMAT.decode(kind, version, bytes)?;
         Ok(())
+    }
+}
+
+impl PortDevice for Shutdown {
+    fn read(&mut self, _port: u16) -> u8 {
+        FLOATING
+    }
+
+    fn write(&mut self, port: u16, value: u8) -> Effect {
+        if port == SHUTDOWN {
+            Effect::Exit { status: value }
+        } else {
+            Effect::None
+        }
     }
 }
 

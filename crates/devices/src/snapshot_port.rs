@@ -12,7 +12,7 @@ mod state;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::device::{Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
+use crate::device::{Device, Effect, PortDevice, RestoreError, SavedUnit, UnitFormat};
 use crate::numbers::{FLOATING, SNAPSHOT};
 use state::SnapshotPortState;
 
@@ -96,27 +96,9 @@ impl SnapshotPort {
     }
 }
 
-impl PortDevice for SnapshotPort {
+impl Device for SnapshotPort {
     fn name(&self) -> &'static str {
         FORMAT.name
-    }
-
-    fn read(&mut self, port: u16) -> u8 {
-        if port != SNAPSHOT {
-            return FLOATING;
-        }
-        if self.outcome == Outcome::Restored {
-            self.notice.set(false);
-        }
-        self.outcome as u8
-    }
-
-    fn write(&mut self, port: u16, _value: u8) -> Effect {
-        if port != SNAPSHOT {
-            return Effect::None;
-        }
-        self.set_outcome(Outcome::None);
-        Effect::SnapshotRequested
     }
 
     fn save(&self) -> SavedUnit {
@@ -140,6 +122,26 @@ impl PortDevice for SnapshotPort {
         self.outcome = outcome;
         self.notice.set(notice_pending);
         Ok(())
+    }
+}
+
+impl PortDevice for SnapshotPort {
+    fn read(&mut self, port: u16) -> u8 {
+        if port != SNAPSHOT {
+            return FLOATING;
+        }
+        if self.outcome == Outcome::Restored {
+            self.notice.set(false);
+        }
+        self.outcome as u8
+    }
+
+    fn write(&mut self, port: u16, _value: u8) -> Effect {
+        if port != SNAPSHOT {
+            return Effect::None;
+        }
+        self.set_outcome(Outcome::None);
+        Effect::SnapshotRequested
     }
 }
 

@@ -45,6 +45,7 @@ pub use os::page_cache::cached_pages;
 pub use os::publish::{
     link_open_file, rename_no_replace, rename_no_replace_by, start_writeback, start_writeback_of,
 };
+pub use os::random::random_bytes;
 pub use os::reflink::{check_reflink, reflink};
 pub use os::signals::{Termination, TerminationSignals};
 pub use os::stale::{LockedDirectory, create_locked_directory, random_name, remove_stale};

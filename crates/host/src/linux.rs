@@ -9,6 +9,7 @@ pub mod lock;
 pub mod page_cache;
 pub mod probe;
 pub mod publish;
+pub mod random;
 pub mod reflink;
 pub mod signals;
 pub mod stale;

@@ -100,6 +100,13 @@ const LEAF_1_EDX_DYNAMIC: u32 = 1 << 9;
 /// The same of leaf 7 ECX: OSPKE (4).
 const LEAF_7_ECX_DYNAMIC: u32 = 1 << 4;
 
+/// Leaf 1 EDX: the package has more than one processor, so leaf 1 EBX says how many.
+const LEAF_1_EDX_HTT: u32 = 1 << 28;
+/// Fields of a cache's EAX: its type, the processors that share it, and the cores of the package.
+const CACHE_TYPE: u32 = 0x1f;
+const CACHE_SHARING: u32 = 0xfff << 14;
+const CACHE_CORES: u32 = 0x3f << 26;
+
 impl CpuModel {
     /// The row of a leaf and subleaf.
     pub fn entry(&self, leaf: u32, subleaf: u32) -> Option<&CpuidEntry> {
@@ -144,14 +151,69 @@ impl CpuModel {
             .collect()
     }
 
-    /// The same model for vCPU `index`: its APIC id stands in leaf 1 EBX bits 24-31 and in EDX of
-    /// the topology leaves 0xb and 0x1f.
+    /// The same model for a machine of `vcpus` processors, each a core of one package: what a kernel
+    /// reads to learn which processors share what (Intel SDM volume 2, CPUID leaves 1, 4 and 0xb; AMD APM
+    /// volume 3, functions 0x8000_0008, 0x8000_001d and 0x8000_001e). Then [`Self::for_vcpu`].
+    #[must_use]
+    pub fn with_topology(&self, vcpus: u8) -> Self {
+        let cores = u32::from(vcpus.max(1));
+        let core_bits = cores.next_power_of_two().trailing_zeros();
+        let mut model = self.clone();
+        model
+            .entries
+            .retain(|entry| !matches!(entry.leaf, 0xb | 0x1f));
+        for entry in &mut model.entries {
+            match entry.leaf {
+                0x1 => {
+                    entry.ebx = entry.ebx & !0x00ff_0000 | cores << 16;
+                    entry.edx =
+                        entry.edx & !LEAF_1_EDX_HTT | if cores > 1 { LEAF_1_EDX_HTT } else { 0 };
+                }
+                // Caches of level 1 and 2 are each core's own, the one of level 3 is the package's.
+                0x4 | 0x8000_001d if entry.eax & CACHE_TYPE != 0 => {
+                    let shared = (entry.eax >> 5) & 0b111 >= 3;
+                    let sharing = if shared { cores - 1 } else { 0 };
+                    entry.eax = entry.eax & !CACHE_SHARING | sharing << 14;
+                    if entry.leaf == 0x4 {
+                        entry.eax = entry.eax & !CACHE_CORES | (cores - 1) << 26;
+                    }
+                }
+                0x8000_0008 => entry.ecx = entry.ecx & !0xf0ff | (cores - 1) | core_bits << 12,
+                _ => {}
+            }
+        }
+        let maximum = model.entry(0, 0).map_or(0, |entry| entry.eax);
+        if maximum >= 0xb {
+            // One thread in a core, all cores in the package.
+            for (subleaf, eax, ebx, kind) in [(0, 0, 1, 1), (1, core_bits, cores, 2)] {
+                model.entries.push(CpuidEntry {
+                    leaf: 0xb,
+                    subleaf,
+                    has_subleaf: true,
+                    eax,
+                    ebx,
+                    ecx: kind << 8 | subleaf,
+                    edx: 0,
+                });
+            }
+        }
+        model
+    }
+
+    /// The same model for vCPU `index`: its APIC id stands in leaf 1 EBX bits 24-31, in EDX of
+    /// the topology leaves 0xb and 0x1f, and on AMD in leaf 0x8000_001e, with the number of its core.
     pub fn for_vcpu(&self, index: u8) -> Self {
         let mut model = self.clone();
         for entry in &mut model.entries {
             match entry.leaf {
                 0x1 => entry.ebx = (entry.ebx & 0x00ff_ffff) | (u32::from(index) << 24),
                 0xb | 0x1f => entry.edx = u32::from(index),
+                0x8000_001e => {
+                    entry.eax = u32::from(index);
+                    // One thread in each core, one node.
+                    entry.ebx = u32::from(index);
+                    entry.ecx = 0;
+                }
                 _ => {}
             }
         }
@@ -291,6 +353,40 @@ mod tests {
     fn bits_that_the_guest_switches_are_no_features() {
         let osxsave = model(&[(1, 0, [0, 0, LEAF_1_ECX_DYNAMIC, LEAF_1_EDX_DYNAMIC])]);
         assert!(osxsave.features().is_empty());
+    }
+
+    #[test]
+    fn the_topology_is_one_package_of_cores() {
+        let host = model(&[
+            (0, 0, [0x1f, 0, 0, 0]),
+            (1, 0, [0, 0x0020_0000, 0, 1 << 28]),
+            (4, 0, [0xfc00_4121, 0, 0, 0]),
+            (4, 3, [0xfc1f_c163, 0, 0, 0]),
+            (0xb, 0, [5, 64, 0x100, 9]),
+            (0x1f, 0, [5, 64, 0x100, 9]),
+            (0x8000_0008, 0, [0, 0, 0x7fff, 0]),
+            (0x8000_001e, 0, [9, 0x101, 0x301, 0]),
+        ]);
+        let row = |model: &CpuModel, leaf| {
+            let found = model.entries.iter().find(|entry| entry.leaf == leaf);
+            found.copied().expect("a row of that leaf")
+        };
+        let six = host.with_topology(6).for_vcpu(5);
+        assert_eq!((row(&six, 1).ebx, row(&six, 1).edx), (0x0506_0000, 1 << 28));
+        let shared: Vec<_> = six.entries.iter().filter(|entry| entry.leaf == 4).collect();
+        assert_eq!(shared[0].eax, 0x1400_0121, "six cores, a cache of one");
+        assert_eq!(shared[1].eax, 0x1401_4163, "six cores, a cache of six");
+        let levels: Vec<_> = six.entries.iter().filter(|row| row.leaf == 0xb).collect();
+        assert_eq!((levels[0].eax, levels[0].ebx, levels[0].ecx), (0, 1, 0x100));
+        assert_eq!((levels[1].eax, levels[1].ebx, levels[1].ecx), (3, 6, 0x201));
+        assert_eq!((levels[0].edx, levels[1].edx), (5, 5));
+        assert!(!six.entries.iter().any(|entry| entry.leaf == 0x1f));
+        assert_eq!(row(&six, 0x8000_0008).ecx, 0x3f00 & 0x0f00 | 0x3005);
+        let amd = row(&six, 0x8000_001e);
+        assert_eq!((amd.eax, amd.ebx, amd.ecx), (5, 5, 0));
+
+        let one = host.with_topology(1);
+        assert_eq!((row(&one, 1).ebx, row(&one, 1).edx), (0x0001_0000, 0));
     }
 
     #[test]

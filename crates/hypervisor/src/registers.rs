@@ -131,6 +131,11 @@ impl Segment {
         Self::flat(selector, 0xc093)
     }
 
+    /// A flat code segment of 64-bit mode (execute, read, accessed), present, ring 0.
+    pub const fn flat_code_64(selector: u16) -> Self {
+        Self::flat(selector, 0xa09b)
+    }
+
     const fn flat(selector: u16, access: u32) -> Self {
         Self {
             base: 0,
@@ -167,6 +172,26 @@ impl SystemRegisters {
             cr3: 0,
             cr4: 0,
             ..reset.clone()
+        }
+    }
+    /// The state of an entry in long mode: flat segments, the page tables at `page_tables` in use,
+    /// as Linux's 64-bit boot protocol asks for it (`Documentation/arch/x86/boot.rst`).
+    pub fn long_mode_entry(
+        reset: &SystemRegisters,
+        page_tables: u64,
+        descriptors: TableRegister,
+    ) -> Self {
+        Self {
+            cs: Segment::flat_code_64(0x10),
+            gdt: descriptors,
+            // PE, ET and PG.
+            cr0: 1 | 1 << 4 | 1 << 31,
+            cr3: page_tables,
+            // PAE.
+            cr4: 1 << 5,
+            // LME and LMA.
+            efer: 1 << 8 | 1 << 10,
+            ..Self::protected_mode_entry(reset)
         }
     }
 }

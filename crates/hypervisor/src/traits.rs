@@ -103,6 +103,16 @@ pub trait Vcpu: Send {
         system: &SystemRegisters,
     ) -> Result<(), SystemError>;
 
+    /// Sets what firmware sets before it starts a kernel, for a kernel that is started without any:
+    /// memory is write-back unless a register says otherwise. A back end that keeps no such registers
+    /// has nothing to do.
+    ///
+    /// # Errors
+    /// The hypervisor refuses a register.
+    fn set_firmware_state(&mut self) -> Result<(), SystemError> {
+        Ok(())
+    }
+
     /// Makes the calling thread the one that runs this vCPU, so that a stop reaches it.
     fn bind_to_this_thread(&mut self);
 

@@ -6,6 +6,17 @@
 //! 0x100000000  RAM that does not fit below the gap
 //! ```
 //!
+//! For a stock kernel the first MiB is divided further:
+//!
+//! ```text
+//! 0x7000       zero page of the 64-bit boot protocol
+//! 0x8000       page tables and descriptor table that it is entered with, to 0xf000
+//! 0x9fc00      MP table, for kernels without ACPI
+//! 0xa0000      nothing: kernels do not use it, whatever a memory map says
+//! 0xe0000      ACPI tables
+//! 0xf0000      VM generation ID, to 0x100000
+//! ```
+//!
 //! A snapshot records [`CONTRACT_VERSION`]; any change here that a restored guest could notice raises it.
 
 use nvx_memory::{GuestAddress, LayoutError, PAGE_SIZE_BYTES, RamLayout, RamRange};
@@ -35,11 +46,73 @@ pub const BOOT_DATA_BYTES: u64 = PAGE_SIZE_BYTES;
 pub const START_INFO: GuestAddress = BOOT_DATA_START;
 /// Memory map that `hvm_start_info` points to.
 pub const MEMORY_MAP: GuestAddress = GuestAddress(BOOT_DATA_START.0 + 0x40);
+/// List of modules that `hvm_start_info` points to.
+pub const MODULE_LIST: GuestAddress = GuestAddress(BOOT_DATA_START.0 + 0x7c0);
 /// Command line that `hvm_start_info` points to.
 pub const COMMAND_LINE: GuestAddress = GuestAddress(BOOT_DATA_START.0 + 0x800);
 /// Longest command line in bytes, without the NUL at its end. Linux on x86 keeps 2048 bytes with it
 /// (`COMMAND_LINE_SIZE`) and would quietly cut what is longer.
 pub const COMMAND_LINE_MAX_BYTES: usize = 2047;
+
+/// Zero page (`boot_params`) of the 64-bit boot protocol.
+pub const ZERO_PAGE: GuestAddress = GuestAddress(0x7000);
+/// First of the page tables that the 64-bit boot protocol asks for.
+pub const PAGE_TABLES: GuestAddress = GuestAddress(0x8000);
+/// Bytes of the page tables: the top, one table below it, and four that each map 1 GiB.
+pub const PAGE_TABLES_BYTES: u64 = 6 * PAGE_SIZE_BYTES;
+/// Descriptor table of the 64-bit boot protocol.
+pub const BOOT_DESCRIPTORS: GuestAddress = GuestAddress(PAGE_TABLES.0 + PAGE_TABLES_BYTES);
+/// End of the memory below the hole that PCs have had for adapters.
+pub const LOW_MEMORY_END: GuestAddress = GuestAddress(0xa_0000);
+/// MP table: in the last KiB below the hole, where kernels look for it.
+pub const MP_TABLE: GuestAddress = GuestAddress(0x9_fc00);
+/// Most bytes of the MP table.
+pub const MP_TABLE_MAX_BYTES: u64 = 0x400;
+/// ACPI tables, beginning with the root pointer: in the area where kernels look for it.
+pub const ACPI_TABLES: GuestAddress = GuestAddress(0xe_0000);
+/// Most bytes of all ACPI tables together.
+pub const ACPI_TABLES_MAX_BYTES: u64 = 0x1_0000;
+/// VM generation ID.
+pub const GENERATION_ID: GuestAddress = GuestAddress(0xf_0000);
+/// End of the first MiB, from which on a kernel is loaded.
+pub const HIGH_MEMORY_START: GuestAddress = GuestAddress(0x10_0000);
+
+/// The local APICs, one at each vCPU (Intel SDM volume 3, section 12.4.1).
+pub const LOCAL_APIC: GuestAddress = GuestAddress(0xfee0_0000);
+/// The IOAPIC, where PCs have it.
+pub const IOAPIC: GuestAddress = GuestAddress(0xfec0_0000);
+/// The IOAPIC's ID: above every vCPU's.
+pub const IOAPIC_ID: u8 = 8;
+/// Interrupt of the serial port that is the console, edge-triggered.
+pub const SERIAL_CONSOLE_IRQ: u32 = 4;
+/// Interrupt of the serial port that is the control line, edge-triggered.
+pub const SERIAL_CONTROL_LINE_IRQ: u32 = crate::control_line::IRQ;
+/// Interrupt of the generic event device, edge-triggered.
+pub const EVENT_IRQ: u32 = 9;
+/// Interrupt of virtio-mmio slot 0, level-triggered; slot n has the n-th after it.
+pub const VIRTIO_IRQ_START: u32 = 10;
+/// virtio-mmio slot of the entropy device.
+pub const ENTROPY_SLOT: u32 = 0;
+
+/// First address of virtio-mmio slot `slot`.
+#[must_use]
+pub const fn virtio_window(slot: u32) -> GuestAddress {
+    GuestAddress(VIRTIO_MMIO_START.0 + slot as u64 * VIRTIO_MMIO_SLOT_BYTES)
+}
+
+/// Interrupt of virtio-mmio slot `slot`.
+#[must_use]
+pub const fn virtio_irq(slot: u32) -> u32 {
+    VIRTIO_IRQ_START + slot
+}
+
+const _: () = assert!(
+    BOOT_DESCRIPTORS.0 + PAGE_SIZE_BYTES <= MP_TABLE.0
+        && MP_TABLE.0 + MP_TABLE_MAX_BYTES == LOW_MEMORY_END.0
+        && ACPI_TABLES.0 + ACPI_TABLES_MAX_BYTES == GENERATION_ID.0
+        && VIRTIO_MMIO_SLOT_BYTES == nvx_devices::VIRTIO_MMIO_WINDOW_BYTES,
+    "the first MiB or a slot is laid out otherwise than its parts"
+);
 
 const _: () = assert!(
     COMMAND_LINE.0 + COMMAND_LINE_MAX_BYTES as u64 + 1 == BOOT_DATA_START.0 + BOOT_DATA_BYTES,

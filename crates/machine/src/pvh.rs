@@ -8,20 +8,8 @@
 use nvx_memory::{AccessError, GuestAddress, GuestMemory};
 
 use crate::kernel::{Kernel, KernelEntry, KernelError};
-use crate::layout::{
-    BOOT_DATA_BYTES, BOOT_DATA_START, COMMAND_LINE, COMMAND_LINE_MAX_BYTES, MEMORY_MAP, START_INFO,
-};
-
-const START_INFO_MAGIC: u32 = 0x336e_c578;
-/// Version 1 is the one that has a memory map.
-const START_INFO_VERSION: u32 = 1;
-const MEMORY_MAP_KIND_RAM: u32 = 1;
-const MEMORY_MAP_ENTRY_BYTES: usize = 24;
-
-const _: () = assert!(
-    nvx_memory::MAX_RANGES * MEMORY_MAP_ENTRY_BYTES <= (COMMAND_LINE.0 - MEMORY_MAP.0) as usize,
-    "the memory map must end before the command line"
-);
+use crate::layout::{BOOT_DATA_BYTES, BOOT_DATA_START, COMMAND_LINE_MAX_BYTES, START_INFO};
+use crate::start_info::{MapEntry, StartInfo, check_command_line};
 
 /// How the first vCPU begins: 32-bit protected mode, flat segments, no paging, interrupts off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,67 +85,19 @@ pub fn load_pvh(
         return Err(KernelError::NoEntryNote.into());
     };
     kernel.load(memory)?;
-    write_boot_data(memory, command_line)?;
+    let ranges = memory.layout().ranges();
+    let map: Vec<_> = ranges.iter().map(MapEntry::ram).collect();
+    StartInfo {
+        map: &map,
+        command_line,
+        module: None,
+        acpi_root: GuestAddress(0),
+    }
+    .write(memory)?;
     Ok(EntryState {
         rip: u64::from(entry),
         start_info: START_INFO,
     })
-}
-
-fn check_command_line(command_line: &str) -> Result<(), LoadError> {
-    if command_line.len() > COMMAND_LINE_MAX_BYTES {
-        return Err(LoadError::CommandLineTooLong {
-            bytes: command_line.len(),
-        });
-    }
-    match command_line.bytes().position(|byte| byte == 0) {
-        Some(position) => Err(LoadError::CommandLineNul { position }),
-        None => Ok(()),
-    }
-}
-
-fn write_boot_data(memory: &GuestMemory, command_line: &str) -> Result<(), LoadError> {
-    let ranges = memory.layout().ranges();
-    let mut map = Vec::with_capacity(ranges.len() * MEMORY_MAP_ENTRY_BYTES);
-    for range in ranges {
-        map.extend_from_slice(&range.start.0.to_le_bytes());
-        map.extend_from_slice(&range.size_bytes.to_le_bytes());
-        map.extend_from_slice(&MEMORY_MAP_KIND_RAM.to_le_bytes());
-        map.extend_from_slice(&0u32.to_le_bytes());
-    }
-
-    let mut info = Vec::with_capacity(56);
-    info.extend_from_slice(&START_INFO_MAGIC.to_le_bytes());
-    info.extend_from_slice(&START_INFO_VERSION.to_le_bytes());
-    info.extend_from_slice(&0u32.to_le_bytes()); // flags
-    info.extend_from_slice(&0u32.to_le_bytes()); // modules
-    info.extend_from_slice(&0u64.to_le_bytes()); // module list
-    info.extend_from_slice(&COMMAND_LINE.0.to_le_bytes());
-    info.extend_from_slice(&0u64.to_le_bytes()); // RSDP
-    info.extend_from_slice(&MEMORY_MAP.0.to_le_bytes());
-    info.extend_from_slice(&(ranges.len() as u32).to_le_bytes());
-    info.extend_from_slice(&0u32.to_le_bytes());
-
-    write(memory, "the start info", START_INFO, &info)?;
-    write(memory, "the memory map", MEMORY_MAP, &map)?;
-    // RAM is zero, so the NUL is there already.
-    write(
-        memory,
-        "the command line",
-        COMMAND_LINE,
-        command_line.as_bytes(),
-    )
-}
-
-fn write(
-    memory: &GuestMemory,
-    what: &'static str,
-    address: GuestAddress,
-    bytes: &[u8],
-) -> Result<(), LoadError> {
-    memory
-        .write(address, bytes)
-        .map_err(|source| LoadError::Write { what, source })
 }
 
 #[cfg(test)]

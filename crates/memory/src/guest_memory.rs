@@ -421,6 +421,45 @@ impl GuestMemory {
         bytes.write(offset, source).ok_or(refused)
     }
 
+    /// Loads a little-endian `u16` in one access, so that a value which the guest changes at the same
+    /// time is the old or the new one. For the indices of rings that are shared with the guest.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], also for an odd address.
+    pub fn load_u16(&self, address: GuestAddress) -> Result<u16, AccessError> {
+        let size_bytes = size_of::<u16>() as u64;
+        self.layout
+            .locate(address, size_bytes)
+            .and_then(|(index, offset)| self.bytes_of(index)?.load_u16(offset))
+            .map(u16::from_le)
+            .ok_or(AccessError::OutOfRange {
+                address,
+                size_bytes,
+            })
+    }
+
+    /// Stores a little-endian `u16` in one access, and marks the page dirty.
+    ///
+    /// # Errors
+    /// [`AccessError`], [`AccessError::OutOfRange`] also for an odd address.
+    pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), AccessError> {
+        let size_bytes = size_of::<u16>() as u64;
+        if self.is_read_only() {
+            return Err(AccessError::ReadOnly { address });
+        }
+        self.layout
+            .locate(address, size_bytes)
+            .and_then(|(index, offset)| {
+                // An odd address may have its second byte in another page; it is refused below.
+                self.dirty.get(index)?.mark(offset / PAGE_SIZE_BYTES, 1);
+                self.bytes_of(index)?.store_u16(offset, value.to_le())
+            })
+            .ok_or(AccessError::OutOfRange {
+                address,
+                size_bytes,
+            })
+    }
+
     /// Reads a little-endian `u32`; any alignment.
     ///
     /// # Errors

@@ -107,6 +107,30 @@ impl VolatileBytes {
         Some(())
     }
 
+    /// Loads a `u16` in one access; `None` if it is not inside, or not aligned in this process.
+    pub(crate) fn load_u16(&self, offset: u64) -> Option<u16> {
+        let source = self.aligned_u16(offset)?;
+        // SAFETY: `aligned_u16` has checked that two mapped bytes are there, and their alignment.
+        Some(unsafe { source.cast_const().read_volatile() })
+    }
+
+    /// Stores a `u16` in one access; `None` if it does not fit, or is not aligned in this process.
+    pub(crate) fn store_u16(&self, offset: u64, value: u16) -> Option<()> {
+        let target = self.aligned_u16(offset)?;
+        // SAFETY: as in `load_u16`; the caller of `new` has promised that a mapping that is written
+        // to is writable.
+        unsafe { target.write_volatile(value) };
+        Some(())
+    }
+
+    fn aligned_u16(&self, offset: u64) -> Option<*mut u16> {
+        let pointer = self.pointer(offset, size_of::<u16>())?;
+        pointer
+            .addr()
+            .is_multiple_of(align_of::<u16>())
+            .then(|| pointer.cast())
+    }
+
     /// Whether the page at `offset` holds only zeros; `false` also if it is not inside.
     pub(crate) fn is_zero_page(&self, offset: u64) -> bool {
         let Some(page) = self.pointer(offset, PAGE_SIZE_BYTES as usize) else {

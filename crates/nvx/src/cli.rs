@@ -127,6 +127,8 @@ pub struct RunArgs {
     /// What the probe guest does: fill=all|alternate|top:PAGES|spread:PAGES, seed=N
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "fill=top:256,seed=1", value_parser = parse_probe)]
     pub probe: ProbeParams,
+    #[command(flatten)]
+    pub linux: LinuxArgs,
     /// Guest RAM
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub memory: u64,
@@ -143,6 +145,20 @@ pub struct RunArgs {
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,
+}
+
+/// A stock Linux kernel, instead of a built-in guest.
+#[derive(Debug, Default, Args)]
+pub struct LinuxArgs {
+    /// Linux kernel to start instead of a built-in guest
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["guest", "probe"])]
+    pub kernel: Option<PathBuf>,
+    /// Initramfs of the kernel
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub initrd: Option<PathBuf>,
+    /// Command line of the kernel [default: console=ttyS0 quiet loglevel=4 panic=-1]
+    #[arg(long, value_name = "TEXT", requires = "kernel")]
+    pub cmdline: Option<String>,
 }
 
 /// What a capture does, and who may ask for one.
@@ -208,6 +224,14 @@ pub enum CtlAction {
     Stop,
 }
 
+/// What the wall clock of a restored guest does; the help text of the option says it to users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Clock {
+    #[default]
+    Advance,
+    Freeze,
+}
+
 /// Continue a captured guest in this process; the snapshot is not changed
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  nvx restore ./snap --snapshot ./snap2")]
@@ -217,6 +241,9 @@ pub struct RestoreArgs {
     pub directory: PathBuf,
     #[command(flatten)]
     pub capture: CaptureArgs,
+    /// What a Linux guest's wall clock does: go to the host's time, or on from the captured one
+    #[arg(long, value_enum, default_value_t = Clock::Advance)]
+    pub clock: Clock,
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,

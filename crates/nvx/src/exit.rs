@@ -22,6 +22,8 @@ impl From<u8> for ExitCode {
 
 /// The monitor itself failed; every other code of `run` and `restore` is the guest's.
 pub const MONITOR_FAILED: u8 = 125;
+/// The guest asked for a reset of its machine: a reboot, or a panic that ends in one.
+pub const GUEST_RESET: u8 = 123;
 /// A control client ended the VM: as if by SIGTERM.
 pub const STOPPED: u8 = 143;
 /// Bad arguments or input to any other command.

@@ -1,25 +1,45 @@
 //! Putting a machine together: what starting anew and restoring have in common.
 
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use nvx_devices::{Ports, SystemClock};
+use nvx_devices::{GENERATION_ID_BYTES, Ports, SystemClock};
 use nvx_host::{ConsoleInput, Waker};
 use nvx_hypervisor::{Hypervisor, Partition, PartitionOptions, Vcpu};
+use nvx_machine::control_line::{Clock, ENTROPY_BYTES, GENERATION_BYTES, ToGuest};
+use nvx_machine::layout::GENERATION_ID;
 use nvx_memory::GuestMemory;
 use nvx_profile::Profile;
 
 use crate::console::{InputQueue, OutputQueue, VmConsole};
 use crate::control::ControlServer;
+use crate::control_line::ControlLine;
 use crate::error::MachineError;
 use crate::gate::Gate;
+use crate::platform::{PlatformKind, Wiring, random_bytes};
 use crate::ram::VmRam;
+use crate::restore::ClockPolicy;
 use crate::vcpu_thread::Shared;
 use crate::vm::{Console, Vm, VmOptions};
 use crate::watcher::Watch;
 
+const _: () = assert!(
+    GENERATION_ID_BYTES == GENERATION_BYTES,
+    "the device and the control line have generation IDs of different lengths"
+);
+
+/// Nanoseconds since 1970 on the host's wall clock; a clock before that is taken as 1970.
+fn realtime_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        })
+}
+
 /// A machine whose vCPUs have no state yet.
 pub(crate) struct Parts {
-    pub(crate) partition: Box<dyn Partition>,
+    pub(crate) partition: Arc<dyn Partition>,
     pub(crate) first_vcpu: Box<dyn Vcpu>,
     pub(crate) other_vcpus: Vec<Box<dyn Vcpu>>,
     pub(crate) shared: Arc<Shared>,
@@ -32,6 +52,7 @@ pub(crate) fn create(
     backend: &dyn Hypervisor,
     memory: &Arc<GuestMemory>,
     vcpus: u8,
+    platform: PlatformKind,
     options: PartitionOptions,
     console: Console,
 ) -> Result<Parts, MachineError> {
@@ -39,7 +60,7 @@ pub(crate) fn create(
         what: "file descriptor",
         source,
     };
-    let partition = backend.create_partition(memory, options)?;
+    let partition: Arc<dyn Partition> = backend.create_partition(memory, options)?.into();
     if partition.stores_through_accessor() {
         memory.declare_all_guest_stores_use_accessor();
     }
@@ -52,7 +73,20 @@ pub(crate) fn create(
     let input = Arc::new(InputQueue::new(Arc::clone(&gate), Arc::clone(&attention)));
     let output = Arc::new(OutputQueue::new(console.output));
     let console_io = VmConsole::new(Arc::clone(&input), Arc::clone(&output));
-    let ports = Ports::new(Box::new(console_io), Box::new(SystemClock));
+    let mut ports = Ports::new(Box::new(console_io), Box::new(SystemClock));
+    let mut control_line = None;
+    if platform == PlatformKind::Linux {
+        let line = Arc::new(ControlLine::new(Arc::clone(&attention)));
+        let wiring = Wiring {
+            partition: &partition,
+            memory,
+            input: &input,
+            output: &output,
+            control_line: &line,
+        };
+        ports = ports.with_platform(wiring.platform());
+        control_line = Some(line);
+    }
     Ok(Parts {
         partition,
         first_vcpu,
@@ -63,6 +97,7 @@ pub(crate) fn create(
             ports,
             Arc::clone(memory),
             (input, output),
+            control_line,
             attention,
         )),
         input: console.input,
@@ -70,9 +105,57 @@ pub(crate) fn create(
 }
 
 impl Parts {
+    /// How many vCPUs there are.
+    pub(crate) fn vcpu_count(&self) -> u8 {
+        1 + self.other_vcpus.len() as u8
+    }
+
+    /// Gives a new machine its first generation ID.
+    pub(crate) fn begin_generation(&self, memory: &GuestMemory) -> Result<(), MachineError> {
+        let mut id = [0; GENERATION_ID_BYTES];
+        random_bytes(&mut id)?;
+        if let Some(platform) = self.shared.ports().platform() {
+            platform
+                .generation_id()
+                .begin(memory, GENERATION_ID, id)
+                .map_err(MachineError::GenerationId)?;
+        }
+        Ok(())
+    }
+
     /// All vCPUs in order.
     pub(crate) fn vcpus(&mut self) -> impl Iterator<Item = &mut Box<dyn Vcpu>> {
         std::iter::once(&mut self.first_vcpu).chain(&mut self.other_vcpus)
+    }
+
+    /// Makes this restored machine differ from every other copy of its snapshot: a generation ID of its
+    /// own, and a message to a guest that listens. After everything but the clock has its state, since it
+    /// interrupts.
+    pub(crate) fn become_a_copy(&self, clock: ClockPolicy) -> Result<(), MachineError> {
+        let mut generation = [0; GENERATION_ID_BYTES];
+        random_bytes(&mut generation)?;
+        let mut entropy = [0; ENTROPY_BYTES];
+        random_bytes(&mut entropy)?;
+        if let Some(line) = &self.shared.control_line {
+            line.tell_of_restore(&ToGuest::Restored {
+                generation,
+                entropy,
+                clock: match clock {
+                    ClockPolicy::Freeze => Clock::Freeze,
+                    ClockPolicy::Advance => Clock::Advance {
+                        realtime_ns: realtime_ns(),
+                    },
+                },
+            });
+        }
+        if let Some(platform) = self.shared.ports().platform() {
+            platform.assert_lines_again();
+            platform
+                .generation_id()
+                .change(&self.shared.memory, GENERATION_ID, generation)
+                .map_err(MachineError::GenerationId)?;
+        }
+        Ok(())
     }
 
     /// The machine, once its vCPUs and devices have their state.

@@ -4,32 +4,89 @@ use std::borrow::Cow;
 
 use nvx_hypervisor::{
     Hypervisor, MAX_VCPUS, OpenError as BackendError, PartitionOptions, Registers, SystemRegisters,
-    Vcpu,
+    TableRegister, Vcpu,
 };
-use nvx_machine::EntryState;
-use nvx_memory::RamLayout;
+use nvx_machine::kernel::Kernel;
+use nvx_machine::{InitramfsSource, LinuxEntry, LinuxGuest};
+use nvx_memory::{GuestMemory, RamLayout};
 use nvx_profile::Profile;
 use nvx_snapshot::Destination;
 
 use crate::assembly::{self, Parts};
 use crate::error::{BootError, MachineError};
+use crate::platform::PlatformKind;
 use crate::ram::{RamPlace, RamRequest, VmRam};
 use crate::vm::{Console, Vm, VmOptions};
 
 /// The operation's name in profile records.
 const OPERATION: &str = "startup";
 
+/// What is to run in a new machine.
+pub enum BootGuest {
+    /// A guest that needs no more than the paravirtual ports.
+    Plain {
+        /// An ELF file with a PVH entry.
+        image: Cow<'static, [u8]>,
+        /// What the guest is told.
+        command_line: String,
+    },
+    /// A stock Linux kernel, which gets the platform that it needs.
+    Linux {
+        /// The kernel.
+        kernel: Kernel<'static>,
+        /// Its initramfs.
+        initramfs: Option<Box<dyn InitramfsSource>>,
+        /// What the kernel is told.
+        command_line: String,
+    },
+}
+
+impl BootGuest {
+    fn platform(&self) -> PlatformKind {
+        match self {
+            Self::Plain { .. } => PlatformKind::None,
+            Self::Linux { .. } => PlatformKind::Linux,
+        }
+    }
+
+    /// Puts the guest into new memory.
+    fn load(self, memory: &GuestMemory, vcpus: u8) -> Result<LinuxEntry, BootError> {
+        match self {
+            Self::Plain {
+                image,
+                command_line,
+            } => Ok(LinuxEntry::Pvh(nvx_machine::load_pvh(
+                memory,
+                &image,
+                &command_line,
+            )?)),
+            Self::Linux {
+                kernel,
+                mut initramfs,
+                command_line,
+            } => Ok(nvx_machine::load_linux(
+                memory,
+                LinuxGuest {
+                    kernel: &kernel,
+                    initramfs: initramfs
+                        .as_deref_mut()
+                        .map(|source| source as &mut dyn InitramfsSource),
+                    command_line: &command_line,
+                    vcpus,
+                },
+            )?),
+        }
+    }
+}
+
 /// What a new machine is asked for.
-#[derive(Debug)]
 pub struct BootRequest {
     /// Guest RAM.
     pub layout: RamLayout,
     /// How many vCPUs, 1 to [`MAX_VCPUS`].
     pub vcpus: u8,
-    /// The guest: an ELF file with a PVH entry.
-    pub image: Cow<'static, [u8]>,
-    /// What the guest is told.
-    pub command_line: String,
+    /// The guest.
+    pub guest: BootGuest,
     /// Where guest RAM is to live.
     pub ram: RamRequest,
     /// What the VM is given besides.
@@ -56,16 +113,27 @@ pub fn boot(
     let ram = profile.phase(OPERATION, "memory_create", |_| {
         VmRam::create(request.layout, place, request.ram.writeback)
     })?;
+    let platform = request.guest.platform();
     let entry = profile.phase(OPERATION, "guest_load", |_| {
-        nvx_machine::load_pvh(&ram.memory, &request.image, &request.command_line)
+        request.guest.load(&ram.memory, request.vcpus)
     })?;
     let parts = profile.phase(OPERATION, "partition_create", |_| {
         // Of a shared file and of anonymous memory the kernel itself knows the pages in use.
         let options = PartitionOptions {
             log_dirty_pages: false,
         };
-        let mut parts = assembly::create(&*backend, &ram.memory, request.vcpus, options, console)?;
-        set_entry_state(&*backend, &mut parts, entry)?;
+        let mut parts = assembly::create(
+            &*backend,
+            &ram.memory,
+            request.vcpus,
+            platform,
+            options,
+            console,
+        )?;
+        set_entry_state(&*backend, &mut parts, platform, entry)?;
+        if platform == PlatformKind::Linux {
+            parts.begin_generation(&ram.memory)?;
+        }
         Ok::<_, MachineError>(parts)
     })?;
     Ok(parts.into_vm(backend, ram, request.options, profile, OPERATION))
@@ -86,24 +154,45 @@ fn check_vcpus(vcpus: u8) -> Result<(), BootError> {
 fn set_entry_state(
     backend: &dyn Hypervisor,
     parts: &mut Parts,
-    entry: EntryState,
+    platform: PlatformKind,
+    entry: LinuxEntry,
 ) -> Result<(), MachineError> {
-    let model = backend.cpu_model()?;
+    let mut model = backend.cpu_model()?;
+    if platform == PlatformKind::Linux {
+        model = model.with_topology(parts.vcpu_count());
+    }
     for vcpu in parts.vcpus() {
         vcpu.set_cpu_model(&model.for_vcpu(vcpu.index()))?;
+        if platform == PlatformKind::Linux {
+            vcpu.set_firmware_state()?;
+        }
     }
     enter_at(&mut *parts.first_vcpu, entry)
 }
 
-fn enter_at(vcpu: &mut dyn Vcpu, entry: EntryState) -> Result<(), MachineError> {
+fn enter_at(vcpu: &mut dyn Vcpu, entry: LinuxEntry) -> Result<(), MachineError> {
     let (_, reset) = vcpu.registers()?;
-    let registers = Registers {
-        rip: entry.rip,
-        rbx: entry.start_info.0,
+    let mut registers = Registers {
         // Bit 1 always reads as set (Intel SDM volume 1, figure 3-8).
         rflags: 2,
         ..Default::default()
     };
-    vcpu.set_registers(&registers, &SystemRegisters::protected_mode_entry(&reset))?;
+    let system = match entry {
+        LinuxEntry::Pvh(state) => {
+            registers.rip = state.rip;
+            registers.rbx = state.start_info.0;
+            SystemRegisters::protected_mode_entry(&reset)
+        }
+        LinuxEntry::Boot64(state) => {
+            registers.rip = state.rip;
+            registers.rsi = state.zero_page.0;
+            let descriptors = TableRegister {
+                base: state.descriptors.0,
+                limit: state.descriptors_limit,
+            };
+            SystemRegisters::long_mode_entry(&reset, state.page_tables.0, descriptors)
+        }
+    };
+    vcpu.set_registers(&registers, &system)?;
     Ok(())
 }

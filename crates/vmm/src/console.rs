@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvx_devices::ConsoleIo;
+use nvx_devices::{ConsoleIo, SerialIo};
 use nvx_host::{ConsoleOutput, Waitable, Waker};
 
 use crate::gate::Gate;
@@ -196,5 +196,36 @@ impl ConsoleIo for VmConsole {
 
     fn write_output(&mut self, bytes: &[u8]) {
         self.output.push(bytes);
+    }
+}
+
+/// The host side of the serial port that is the console.
+pub(crate) struct SerialConsole {
+    input: Arc<InputQueue>,
+    output: Arc<OutputQueue>,
+}
+
+impl SerialConsole {
+    pub(crate) fn new(input: Arc<InputQueue>, output: Arc<OutputQueue>) -> Self {
+        Self { input, output }
+    }
+}
+
+impl SerialIo for SerialConsole {
+    fn input_pending(&mut self) -> bool {
+        // A driver is told of input by an interrupt, so that asking says nothing of waiting.
+        self.input.queued_bytes() > 0
+    }
+
+    fn take_input(&mut self) -> Option<u8> {
+        self.input.pop()
+    }
+
+    fn write_output(&mut self, bytes: &[u8]) {
+        self.output.push(bytes);
+    }
+
+    fn output_pauses(&mut self) {
+        self.output.make_due();
     }
 }

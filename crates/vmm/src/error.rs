@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nvx_hypervisor::{CreateError, OpenError as BackendError, SystemError};
-use nvx_machine::LoadError;
-use nvx_memory::{CopyError, WritebackError};
+use nvx_machine::{LinuxLoadError, LoadError};
+use nvx_memory::{AccessError, CopyError, WritebackError};
 use nvx_snapshot::{OpenError, PublishError};
 
 use crate::ram::RamError;
@@ -29,6 +29,9 @@ pub enum BootError {
     /// The guest's image cannot be loaded.
     #[error("the guest cannot be loaded")]
     Load(#[from] LoadError),
+    /// The Linux guest cannot be loaded.
+    #[error("the guest cannot be loaded")]
+    LoadLinux(#[from] LinuxLoadError),
     /// The virtual machine cannot be made.
     #[error("the virtual machine cannot be made")]
     Machine(#[from] MachineError),
@@ -46,6 +49,9 @@ pub enum MachineError {
     /// A call failed.
     #[error("set-up")]
     System(#[from] SystemError),
+    /// The place of the generation ID is no guest RAM.
+    #[error("the generation ID cannot be written to guest RAM")]
+    GenerationId(#[source] AccessError),
     /// The host has no descriptor or thread left.
     #[error("cannot get a {what} from the system")]
     Host {

@@ -17,6 +17,7 @@ use nvx_snapshot::{CpuRegister, Manifest, Snapshot};
 
 use crate::assembly::{self, Parts};
 use crate::error::{MachineError, RestoreError};
+use crate::platform::PlatformKind;
 use crate::ram::{RamError, VmRam};
 use crate::state_file::Units;
 use crate::vm::{Console, Vm, VmOptions};
@@ -24,11 +25,24 @@ use crate::vm::{Console, Vm, VmOptions};
 /// The operation's name in profile records.
 const OPERATION: &str = "restore";
 
+/// What the wall clock of a restored guest does. Its monotonic clock goes on from the captured value
+/// either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockPolicy {
+    /// It is set to the host's time.
+    #[default]
+    Advance,
+    /// It goes on from the captured time.
+    Freeze,
+}
+
 /// What a restore is asked for.
 #[derive(Debug)]
 pub struct RestoreRequest {
     /// The snapshot directory.
     pub snapshot: PathBuf,
+    /// What the guest's wall clock does, of a guest that repairs itself.
+    pub clock: ClockPolicy,
     /// What the VM is given besides.
     pub options: VmOptions,
 }
@@ -44,13 +58,13 @@ pub fn restore(
     open_backend: impl FnOnce(Option<&str>) -> Result<Box<dyn Hypervisor>, BackendError>,
     mut profile: Profile,
 ) -> Result<Vm, RestoreError> {
-    let (snapshot, backend) = profile.phase(OPERATION, "artifact_open", |_| {
+    let (snapshot, backend, platform) = profile.phase(OPERATION, "artifact_open", |_| {
         let snapshot = Snapshot::open(&request.snapshot)?;
-        check_contract(snapshot.manifest(), &request.snapshot)?;
+        let platform = check_contract(snapshot.manifest(), &request.snapshot)?;
         let captured_on = snapshot.manifest().backend.as_str();
         let backend = open_backend(Some(captured_on)).map_err(MachineError::from)?;
         check_host(snapshot.manifest(), &*backend, &request.snapshot)?;
-        Ok::<_, RestoreError>((snapshot, backend))
+        Ok::<_, RestoreError>((snapshot, backend, platform))
     })?;
     let ram = profile.phase(OPERATION, "memory_map", |_| map_memory(&snapshot))?;
     // A capture copies what differs from the snapshot. The kernel's page map tells that for
@@ -61,18 +75,19 @@ pub fn restore(
             &*backend,
             &ram.memory,
             snapshot.manifest().vcpus,
+            platform,
             PartitionOptions { log_dirty_pages },
             console,
         )
     })?;
     profile.phase(OPERATION, "saved_state_restore", |_| {
-        restore_state(&snapshot, &mut parts)
+        restore_state(&snapshot, &mut parts, request.clock)
     })?;
     Ok(parts.into_vm(backend, ram, request.options, profile, OPERATION))
 }
 
 /// What this build's machine must have in common with the snapshot's.
-fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<(), RestoreError> {
+fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<PlatformKind, RestoreError> {
     let incompatible = |why: String| RestoreError::Incompatible {
         snapshot: snapshot.to_owned(),
         why,
@@ -84,20 +99,19 @@ fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<(), RestoreErr
             nvx_machine::CONTRACT_VERSION
         )));
     }
-    let here = nvx_devices::Ports::NAMES;
     let there: Vec<&str> = manifest
         .devices
         .iter()
         .map(|device| device.name.as_str())
         .collect();
-    if there != here {
-        return Err(incompatible(format!(
-            "its devices are [{}], this build has [{}]",
+    PlatformKind::of_inventory(&there).ok_or_else(|| {
+        let inventories = PlatformKind::ALL.map(|kind| format!("[{}]", kind.names().join(", ")));
+        incompatible(format!(
+            "its devices are [{}], this build has {}",
             there.join(", "),
-            here.join(", ")
-        )));
-    }
-    Ok(())
+            inventories.join(" or ")
+        ))
+    })
 }
 
 /// What this host must offer that the snapshot's did.
@@ -181,7 +195,11 @@ fn map_memory(snapshot: &Snapshot) -> Result<VmRam, RestoreError> {
     Ok(VmRam::private_view(memory))
 }
 
-fn restore_state(snapshot: &Snapshot, parts: &mut Parts) -> Result<(), RestoreError> {
+fn restore_state(
+    snapshot: &Snapshot,
+    parts: &mut Parts,
+    clock: ClockPolicy,
+) -> Result<(), RestoreError> {
     let reader = snapshot.state().map_err(|source| RestoreError::State {
         snapshot: snapshot.path().to_owned(),
         source,
@@ -195,5 +213,9 @@ fn restore_state(snapshot: &Snapshot, parts: &mut Parts) -> Result<(), RestoreEr
     units.restore_devices(&mut ports)?;
     ports.set_snapshot_outcome(SnapshotOutcome::Restored);
     drop(ports);
+    if let Some(line) = &parts.shared.control_line {
+        units.restore_control_line(line)?;
+        parts.become_a_copy(clock)?;
+    }
     units.restore_clock(&*parts.partition)
 }

@@ -5,12 +5,15 @@ use std::path::Path;
 use nvx_hypervisor::{ClockState, IrqChipState, Partition, SavedState, Vcpu, VcpuState};
 use nvx_snapshot::{Device, StateError, StateReader, StateWriter};
 
+use crate::control_line::{ControlLine, ControlLineState};
 use crate::error::{CaptureError, RestoreError, UnitError};
 use crate::vcpu_thread::lock_vcpu;
 use crate::vm::Vm;
 
 /// Unit name of the interrupt chip.
 const IRQ_CHIP: &str = "irq-chip";
+/// Unit name of the monitor's end of the control line.
+const CONTROL_LINE: &str = "control-line";
 /// Unit name of the guest clock.
 const CLOCK: &str = "guest-clock";
 
@@ -51,6 +54,9 @@ pub(crate) fn save(vm: &mut Vm) -> Result<SavedMachine, CaptureError> {
             kind: saved.kind.to_owned(),
             version: saved.version,
         });
+    }
+    if let Some(line) = &vm.shared.control_line {
+        put(&mut writer, CONTROL_LINE, &line.save())?;
     }
     // The clock last: guest time is what has passed until here.
     if let Some(clock) = vm.partition.clock() {
@@ -149,7 +155,8 @@ impl<'a> Units<'a> {
         &mut self,
         ports: &mut nvx_devices::Ports,
     ) -> Result<(), RestoreError> {
-        for name in nvx_devices::Ports::NAMES {
+        let names: Vec<_> = ports.names().collect();
+        for name in names {
             let unit = device_unit(name);
             let payload = self.reader.take(&unit).map_err(self.envelope_error())?;
             ports
@@ -157,6 +164,12 @@ impl<'a> Units<'a> {
                 .map_err(self.unit_error(&unit))?;
         }
         Ok(())
+    }
+
+    /// Restores the monitor's end of the control line.
+    pub(crate) fn restore_control_line(&mut self, line: &ControlLine) -> Result<(), RestoreError> {
+        let state: ControlLineState = self.take(CONTROL_LINE)?;
+        line.restore(&state).map_err(self.unit_error(CONTROL_LINE))
     }
 
     /// Sets the guest clock, if the back end has one, and makes sure that nothing is left over.

@@ -11,6 +11,7 @@ use nvx_hypervisor::{RunError, Vcpu, VcpuExit};
 use nvx_memory::{GuestAddress, GuestMemory};
 
 use crate::console::{IDLE_SLEEP, InputQueue, OutputQueue};
+use crate::control_line::ControlLine;
 use crate::gate::{Gate, Leave};
 use crate::interrupt::Interrupt;
 use crate::ram::VmRam;
@@ -31,6 +32,10 @@ pub(crate) enum VcpuEvent {
         /// The status.
         status: u8,
     },
+    /// The guest switched the machine off.
+    PowerOff,
+    /// The guest asked for a reset.
+    Reset,
     /// The guest asks for a snapshot.
     SnapshotRequested,
     /// The vCPU cannot go on.
@@ -83,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) input: Arc<InputQueue>,
     pub(crate) output: Arc<OutputQueue>,
+    /// The control line, of a machine that has one.
+    pub(crate) control_line: Option<Arc<ControlLine>>,
     /// A guest's request for a snapshot has a place to go, so that it is worth stopping for.
     accepts_snapshots: AtomicBool,
     events: Mutex<VecDeque<VcpuEvent>>,
@@ -98,6 +105,7 @@ impl Shared {
         ports: Ports,
         memory: Arc<GuestMemory>,
         (input, output): (Arc<InputQueue>, Arc<OutputQueue>),
+        control_line: Option<Arc<ControlLine>>,
         attention: Arc<Waker>,
     ) -> Self {
         Self {
@@ -106,6 +114,7 @@ impl Shared {
             memory,
             input,
             output,
+            control_line,
             accepts_snapshots: AtomicBool::new(false),
             events: Mutex::default(),
             attention,
@@ -115,6 +124,13 @@ impl Shared {
 
     pub(crate) fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the guest that there is input at a serial port. Called without the devices' lock.
+    pub(crate) fn input_arrived(&self) {
+        if let Some(platform) = self.ports().platform() {
+            platform.input_arrived();
+        }
     }
 
     pub(crate) fn set_accepts_snapshots(&self, accepts: bool) {
@@ -251,12 +267,14 @@ fn handle_exit(shared: &Shared, vcpu: u8, exit: VcpuExit<'_>) -> Next {
         {
             ram_lost(shared, vcpu, Some(address))
         }
-        VcpuExit::MmioRead { data, .. } => {
-            // No device is mapped there: the bus floats.
-            data.fill(0xff);
+        VcpuExit::MmioRead { address, data } => {
+            shared.ports().read_mmio(address.0, data);
             Next::Run
         }
-        VcpuExit::MmioWrite { .. } => Next::Run,
+        VcpuExit::MmioWrite { address, data } => {
+            shared.ports().write_mmio(address.0, data);
+            Next::Run
+        }
         VcpuExit::Halted => Next::Idle,
         VcpuExit::Canceled => Next::Stopped,
         VcpuExit::Shutdown => fault(shared, vcpu, VcpuFault::TripleFault { vcpu }),
@@ -291,6 +309,14 @@ fn write_port(shared: &Shared, vcpu: u8, port: u16, width: u8, data: &[u8]) -> N
             Effect::None => {}
             Effect::Exit { status } => {
                 shared.post(vcpu, VcpuEvent::GuestExit { status });
+                next = Next::Stand;
+            }
+            Effect::PowerOff => {
+                shared.post(vcpu, VcpuEvent::PowerOff);
+                next = Next::Stand;
+            }
+            Effect::Reset => {
+                shared.post(vcpu, VcpuEvent::Reset);
                 next = Next::Stand;
             }
             Effect::SnapshotRequested if shared.accepts_snapshots.load(Ordering::Relaxed) => {

@@ -16,11 +16,13 @@ use nvx_host::{
     TerminationSignals, WaitSource, Waitable as _, Waiting, wait_any,
 };
 use nvx_hypervisor::{Hypervisor, Partition, StopHandle, Vcpu};
+use nvx_machine::control_line::{FromGuest, ToGuest};
 use nvx_profile::Profile;
 use nvx_snapshot::Destination;
 
 use crate::capture::{self, CaptureRequest, Captured};
 use crate::control::{self, ControlServer};
+use crate::control_line::GuestLine;
 use crate::error::{CaptureError, RunError};
 use crate::ram::VmRam;
 use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, finish_exit, run_thread, run_until};
@@ -76,6 +78,8 @@ pub enum Outcome {
         /// The status.
         status: u8,
     },
+    /// The guest asked for a reset of its machine, without having told a status.
+    GuestReset,
     /// The guest lives on in a snapshot.
     Captured(Captured),
     /// The process was asked to end.
@@ -91,6 +95,10 @@ pub trait Observer {
     fn capture_failed(&mut self, error: &CaptureError);
     /// A capture succeeded and the guest runs on.
     fn captured_and_continues(&mut self, captured: &Captured);
+    /// The guest said something on the control line.
+    fn guest_said(&mut self, message: &FromGuest) {
+        let _ = message;
+    }
 }
 
 /// A virtual machine, ready to run or running.
@@ -101,7 +109,7 @@ pub struct Vm {
     /// The other vCPUs in order, each run by a thread of its own.
     pub(crate) other_vcpus: Vec<VcpuCell>,
     pub(crate) other_stop_handles: Vec<Arc<dyn StopHandle>>,
-    pub(crate) partition: Box<dyn Partition>,
+    pub(crate) partition: Arc<dyn Partition>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) ram: VmRam,
     pub(crate) policy: CapturePolicy,
@@ -170,7 +178,9 @@ impl Vm {
         }
         match result {
             // A reader that does not read is given up at the next request to end.
-            Ok(Outcome::GuestExit { .. } | Outcome::Captured(_)) => output.drain(signals),
+            Ok(Outcome::GuestExit { .. } | Outcome::GuestReset | Outcome::Captured(_)) => {
+                output.drain(signals);
+            }
             // The end is wanted now: what can be written without waiting is written.
             _ => output.drain(gate.stop().waker()),
         }
@@ -298,6 +308,17 @@ impl Vm {
         }
     }
 
+    /// A way to talk to `nvx` inside the guest, for other threads too.
+    #[must_use]
+    pub fn guest_line(&self) -> GuestLine {
+        GuestLine::new(Arc::clone(&self.shared))
+    }
+
+    /// The status that the guest told by the control line, if it did.
+    fn declared_status(&self) -> Option<u8> {
+        self.shared.control_line.as_ref()?.declared_status()
+    }
+
     fn watch_for(&self, source: WaitSource<'_>) -> Result<(), RunError> {
         let sources = &self.watch.sources;
         let waiting = sources.watch(source, Interest::Readable);
@@ -316,6 +337,13 @@ impl Vm {
         while let Some(event) = self.shared.take_event() {
             let served = match event {
                 VcpuEvent::GuestExit { status } => Served::End(Outcome::GuestExit { status }),
+                VcpuEvent::PowerOff => Served::End(Outcome::GuestExit {
+                    status: self.declared_status().unwrap_or(0),
+                }),
+                VcpuEvent::Reset => Served::End(match self.declared_status() {
+                    Some(status) => Outcome::GuestExit { status },
+                    None => Outcome::GuestReset,
+                }),
                 VcpuEvent::Fault(fault) => return Err(fault.into()),
                 VcpuEvent::SnapshotRequested => self.serve_guest_request(signals, observer),
             };
@@ -329,9 +357,34 @@ impl Vm {
         if let Served::End(outcome) = control::serve(self, signals) {
             return Ok(Served::End(outcome));
         }
+        self.hear_guest(observer);
         self.take_input().map_err(RunError::Wait)?;
         self.update_sources()?;
         Ok(Served::Continue)
+    }
+
+    /// Passes on what the guest has said on the control line.
+    fn hear_guest(&self, observer: &mut dyn Observer) {
+        let Some(line) = &self.shared.control_line else {
+            return;
+        };
+        while let Some(message) = line.take_message() {
+            if matches!(message, FromGuest::Ready { .. }) && self.input.is_none() {
+                self.tell_input_end();
+            }
+            observer.guest_said(&message);
+        }
+    }
+
+    /// Tells a guest that listens that its console's input has ended, and how much there was.
+    fn tell_input_end(&self) {
+        let received_bytes = match self.shared.ports().platform() {
+            Some(platform) => platform.console_received_bytes(),
+            None => return,
+        };
+        self.guest_line().send(&ToGuest::InputEnd {
+            bytes: received_bytes + self.shared.input.queued_bytes() as u64,
+        });
     }
 
     /// Takes console input while there is some and the guest's queue has room.
@@ -344,11 +397,15 @@ impl Vm {
                 break;
             }
             match input.read(&mut buffer[..room_bytes]) {
-                InputRead::Data(length) => self.shared.input.push(&buffer[..length]),
+                InputRead::Data(length) => {
+                    self.shared.input.push(&buffer[..length]);
+                    self.shared.input_arrived();
+                }
                 InputRead::Nothing => break,
                 InputRead::End => {
                     self.watch.sources.forget(input.source());
                     self.input = None;
+                    self.tell_input_end();
                 }
             }
         }

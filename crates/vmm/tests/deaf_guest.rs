@@ -17,8 +17,8 @@ use nvx_profile::Profile;
 use nvx_vmm::control::client::Client;
 use nvx_vmm::control::protocol::{ErrorCode, ResponseResult, WireRequest};
 use nvx_vmm::{
-    BootRequest, CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, RamRequest, Vm,
-    VmOptions, boot,
+    BootGuest, BootRequest, CaptureError, CapturePolicy, Captured, Console, Observer, Outcome,
+    RamRequest, Vm, VmOptions, boot,
 };
 
 /// Nothing happens that an observer hears of.
@@ -39,8 +39,10 @@ fn machine(script: Vec<Step>, directory: &Path) -> Vm {
     let request = BootRequest {
         layout: nvx_machine::ram_layout(16 << 20).unwrap(),
         vcpus: 2,
-        image: nvx_probe_guest::prebuilt().into(),
-        command_line: String::new(),
+        guest: BootGuest::Plain {
+            image: nvx_probe_guest::prebuilt().into(),
+            command_line: String::new(),
+        },
         ram: RamRequest {
             scratch: Some(directory.to_owned()),
             ..RamRequest::default()

@@ -151,6 +151,7 @@ proptest! {
                         prop_assert_eq!(port, 0x605);
                         ports.set_snapshot_outcome(Outcome::Restored);
                     }
+                    Effect::PowerOff | Effect::Reset => prop_assert!(false, "no such device"),
                     Effect::None => prop_assert!(port != 0x604 && port != 0x605),
                 }
             } else {

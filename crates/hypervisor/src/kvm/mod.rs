@@ -45,6 +45,9 @@ const API_VERSION: i32 = 12;
 /// CPUID leaf 1 ECX: the local APIC's timer takes a TSC deadline (Intel SDM volume 2, table 3-10).
 const LEAF_1_ECX_TSC_DEADLINE: u32 = 1 << 24;
 
+/// CPUID leaf 1 ECX: a hypervisor is present, so that leaf 0x40000000 says which (Linux
+/// `Documentation/virt/kvm/x86/cpuid.rst`).
+const LEAF_1_ECX_HYPERVISOR: u32 = 1 << 31;
 /// CPUID leaf 1 ECX: VMX (Intel SDM volume 2, table 3-10).
 const LEAF_1_ECX_VMX: u32 = 1 << 5;
 /// CPUID leaf 0x80000001 ECX: SVM (AMD APM volume 3, appendix E.4.2).
@@ -102,6 +105,7 @@ impl Hypervisor for Kvm {
         if self.shared.check_extension(Cap::TscDeadlineTimer) {
             offer_tsc_deadline(&mut entries);
         }
+        say_hypervisor(&mut entries);
         withhold_nested_virtualization(&mut entries);
         Ok(CpuModel { entries })
     }
@@ -125,6 +129,13 @@ impl Hypervisor for Kvm {
 fn offer_tsc_deadline(entries: &mut [CpuidEntry]) {
     for entry in entries.iter_mut().filter(|entry| entry.leaf == 1) {
         entry.ecx |= LEAF_1_ECX_TSC_DEADLINE;
+    }
+}
+
+/// Sets the bit without which no guest looks for KVM's own leaves. Kernels leave it to the monitor.
+fn say_hypervisor(entries: &mut [CpuidEntry]) {
+    for entry in entries.iter_mut().filter(|entry| entry.leaf == 1) {
+        entry.ecx |= LEAF_1_ECX_HYPERVISOR;
     }
 }
 
@@ -243,6 +254,17 @@ mod tests {
         });
         offer_tsc_deadline(&mut entries);
         assert_eq!(entries.map(|entry| entry.ecx), [1, 0x0100_0001, 1]);
+    }
+
+    #[test]
+    fn a_guest_is_told_of_the_hypervisor_in_leaf_1_only() {
+        let mut entries = [0, 1, 0x4000_0000].map(|leaf| CpuidEntry {
+            leaf,
+            ecx: 1,
+            ..Default::default()
+        });
+        say_hypervisor(&mut entries);
+        assert_eq!(entries.map(|entry| entry.ecx), [1, 0x8000_0001, 1]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use kvm_bindings::{Msrs, kvm_msr_entry};
 
+use super::failed;
 use super::save_restore::{Restore, Save, incompatible, refused};
 use super::vcpu::KvmVcpu;
-use crate::error::StateError;
+use crate::error::{StateError, SystemError};
 use crate::state::{Msr, VcpuState};
 
 /// Time-stamp counter (Intel SDM volume 4, table 2-2).
@@ -24,6 +25,29 @@ const MTRRS: [u32; 28] = [
     0x20d, 0x20e, 0x20f, 0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 0x26c, 0x26d, 0x26e,
     0x26f, 0x2ff,
 ];
+
+/// Default memory type (Intel SDM volume 3, section 13.11.2.1): MTRRs on, write-back.
+const MSR_MTRR_DEFAULT_TYPE: u32 = 0x2ff;
+const MTRR_ON_WRITE_BACK: u64 = 1 << 11 | 6;
+/// Miscellaneous features (Intel SDM volume 4, table 2-2): fast string operations.
+const MSR_MISC_ENABLE: u32 = 0x1a0;
+const MISC_ENABLE_FAST_STRINGS: u64 = 1;
+
+/// Without these a kernel takes all memory for uncacheable and gives up page attributes and fast
+/// string operations. A register that this CPU lacks is left out.
+pub(super) fn set_firmware_msrs(vcpu: &KvmVcpu) -> Result<(), SystemError> {
+    for (index, value) in [
+        (MSR_MTRR_DEFAULT_TYPE, MTRR_ON_WRITE_BACK),
+        (MSR_MISC_ENABLE, MISC_ENABLE_FAST_STRINGS),
+    ] {
+        let batch = Msrs::from_entries(&[msr_entry(index, value)]).map_err(|_| SystemError {
+            call: "KVM_SET_MSRS",
+            source: std::io::ErrorKind::ArgumentListTooLong.into(),
+        })?;
+        vcpu.fd.set_msrs(&batch).map_err(failed("KVM_SET_MSRS"))?;
+    }
+    Ok(())
+}
 
 pub(super) const MSRS: (Save, Restore) = (save_msrs, restore_msrs);
 

@@ -95,6 +95,10 @@ impl Vcpu for KvmVcpu {
             .map_err(failed("KVM_SET_REGS"))
     }
 
+    fn set_firmware_state(&mut self) -> Result<(), SystemError> {
+        super::msrs::set_firmware_msrs(self)
+    }
+
     fn bind_to_this_thread(&mut self) {
         self.stop.bind_to_this_thread();
     }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use nvx_hypervisor::BackendChoice;
 use nvx_probe_guest::ProbeParams;
 
-use super::{CaptureArgs, Command, Guest, RamFileArgs, RestoreArgs, RunArgs};
+use super::{CaptureArgs, Clock, Command, Guest, LinuxArgs, RamFileArgs, RestoreArgs, RunArgs};
 use crate::size;
 
 /// The command that the words after the program's name ask for; `None` if clap must read them.
@@ -35,6 +35,7 @@ fn read_run(mut words: Words<impl Iterator<Item = OsString>>) -> Option<RunArgs>
     let mut args = RunArgs {
         guest: Guest::Probe,
         probe: ProbeParams::default(),
+        linux: LinuxArgs::default(),
         memory: 128 << 20,
         vcpus: 1,
         capture: no_capture(),
@@ -76,6 +77,7 @@ fn read_restore(mut words: Words<impl Iterator<Item = OsString>>) -> Option<Rest
     is_complete(&capture).then_some(RestoreArgs {
         directory: directory?,
         capture,
+        clock: Clock::default(),
         backend,
     })
 }

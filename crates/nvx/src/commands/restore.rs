@@ -3,10 +3,10 @@
 use crate::exit::ExitCode;
 
 use nvx_profile::Profile;
-use nvx_vmm::RestoreRequest;
+use nvx_vmm::{ClockPolicy, RestoreRequest};
 
 use super::session;
-use crate::cli::RestoreArgs;
+use crate::cli::{Clock, RestoreArgs};
 use crate::exit::Failure;
 
 /// Continues a captured guest and runs it to its end.
@@ -14,10 +14,15 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
     let RestoreArgs {
         directory,
         capture,
+        clock,
         backend,
     } = args;
     let request = RestoreRequest {
         snapshot: directory,
+        clock: match clock {
+            Clock::Advance => ClockPolicy::Advance,
+            Clock::Freeze => ClockPolicy::Freeze,
+        },
         options: session::vm_options(capture, None).map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::restore(request, console, session::opener(backend), profile))

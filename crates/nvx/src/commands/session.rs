@@ -13,7 +13,7 @@ use nvx_vmm::{
 };
 
 use crate::cli::CaptureArgs;
-use crate::exit::{Failure, STOPPED};
+use crate::exit::{Failure, GUEST_RESET, STOPPED};
 use crate::output;
 
 /// Takes the signals over, makes the VM by `make`, runs it, and tells how it ended.
@@ -36,6 +36,10 @@ where
     let outcome = vm.run(&signals, &mut Messages).map_err(Failure::monitor)?;
     Ok(match outcome {
         Outcome::GuestExit { status } => ExitCode::from(status),
+        Outcome::GuestReset => {
+            output::message("the guest reset its machine (a reboot, or a panic)");
+            ExitCode::from(GUEST_RESET)
+        }
         Outcome::Captured(captured) => {
             output::message(&captured_message(&captured));
             ExitCode::SUCCESS
