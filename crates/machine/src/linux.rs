@@ -322,3 +322,6 @@ impl Write for RamSink<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,3 +149,67 @@ fn write_page_tables(memory: &GuestMemory) -> Result<(), LoadError> {
         .collect();
     write(memory, "a page table", table(2), &pages)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{ACPI_TABLES, ram_layout};
+    use crate::start_info::Module;
+
+    const MIB: u64 = 1 << 20;
+
+    fn written() -> GuestMemory {
+        let memory = GuestMemory::anonymous(ram_layout(64 * MIB).unwrap()).unwrap();
+        let map = [MapEntry {
+            start: GuestAddress(MIB),
+            size_bytes: 63 * MIB,
+            kind: 1,
+        }];
+        let info = StartInfo {
+            map: &map,
+            command_line: "quiet",
+            module: Some(Module {
+                start: GuestAddress(0x1_2345_6000),
+                size_bytes: 0x2_0000_0001,
+            }),
+            acpi_root: ACPI_TABLES,
+        };
+        write_zero_page(&memory, None, &info).unwrap();
+        memory
+    }
+
+    #[test]
+    fn a_kernel_without_a_header_gets_one() {
+        let memory = written();
+        let at = |offset: usize| GuestAddress(ZERO_PAGE.0 + offset as u64);
+        let u32_at = |offset| memory.read_u32(at(offset)).unwrap();
+        assert_eq!(u32_at(HEADER_MAGIC), u32::from_le_bytes(*b"HdrS"));
+        assert_eq!(u32_at(LOADER_TYPE) & 0xffff, 0x01ff);
+        assert_eq!(u32_at(COMMAND_LINE_POINTER), COMMAND_LINE.0 as u32);
+        assert_eq!(
+            (u32_at(MODULE_START), u32_at(MODULE_START_HIGH)),
+            (0x2345_6000, 1)
+        );
+        assert_eq!((u32_at(MODULE_SIZE), u32_at(MODULE_SIZE_HIGH)), (1, 2));
+        assert_eq!(memory.read_u64(at(ACPI_ROOT)).unwrap(), ACPI_TABLES.0);
+        assert_eq!(u32_at(MAP_ENTRIES) & 0xff, 1);
+        assert_eq!(memory.read_u64(at(MAP)).unwrap(), MIB);
+        assert_eq!(memory.read_u64(at(MAP + 8)).unwrap(), 63 * MIB);
+        assert_eq!(u32_at(MAP + 16), 1);
+        assert_eq!(initramfs_address_max(None), 0xffff_ffff);
+    }
+
+    #[test]
+    fn page_tables_map_low_memory_to_itself() {
+        let memory = written();
+        let entry =
+            |table: u64, index: u64| memory.read_u64(GuestAddress(table + 8 * index)).unwrap();
+        for address in [0, 0x1234_5678, 0x7fff_ffff, 0xffff_ffff_u64] {
+            let top = entry(PAGE_TABLES.0, address >> 39) & !0xfff;
+            let middle = entry(top, address >> 30 & 0x1ff) & !0xfff;
+            let leaf = entry(middle, address >> 21 & 0x1ff);
+            assert_eq!(leaf & 0x83, 0x83, "present, writable, 2 MiB");
+            assert_eq!(leaf & !0x1f_ffff | address & 0x1f_ffff, address);
+        }
+    }
+}

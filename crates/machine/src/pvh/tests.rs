@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::layout::MEMORY_MAP;
 use crate::ram_layout;
 
 const RAM_BYTES: u64 = 8 << 20;
