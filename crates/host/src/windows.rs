@@ -15,7 +15,7 @@ mod nt;
 pub mod page_cache;
 pub mod probe;
 pub mod publish;
-mod random;
+pub mod random;
 pub mod reflink;
 mod security;
 pub mod signals;

@@ -164,7 +164,9 @@ impl ControlLine {
             match message {
                 FromGuest::Ready { .. } => state.listens = true,
                 FromGuest::Exit { status } => state.status = Some(status),
-                FromGuest::Repaired { .. } | FromGuest::Failed { .. } => {}
+                FromGuest::Repaired { .. }
+                | FromGuest::Failed { .. }
+                | FromGuest::Notice { .. } => {}
             }
             if state.inbound.len() < INBOUND_MAX_MESSAGES {
                 state.inbound.push_back(message);

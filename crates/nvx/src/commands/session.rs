@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, Directory, TerminationSignals};
 use nvx_hypervisor::{BackendChoice, Hypervisor, OpenError, open_backend};
+use nvx_machine::control_line::FromGuest;
 use nvx_snapshot::{Destination, parent_of};
 use nvx_vmm::{
     CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, Vm, VmOptions, chain,
@@ -124,6 +125,14 @@ impl Observer for Messages {
             "{}; the guest goes on",
             captured_message(captured)
         ));
+    }
+
+    fn guest_said(&mut self, message: &FromGuest) {
+        match message {
+            FromGuest::Failed { reason } => output::message(&format!("in the guest: {reason}")),
+            FromGuest::Notice { text } => output::message(&format!("in the guest: {text}")),
+            FromGuest::Ready { .. } | FromGuest::Repaired { .. } | FromGuest::Exit { .. } => {}
+        }
     }
 }
 
