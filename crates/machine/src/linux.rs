@@ -291,7 +291,7 @@ fn place_initramfs(
     }
     Ok(Module {
         start: GuestAddress(start),
-        size_bytes: size_bytes,
+        size_bytes,
     })
 }
 

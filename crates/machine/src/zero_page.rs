@@ -145,7 +145,7 @@ fn write_page_tables(memory: &GuestMemory) -> Result<(), LoadError> {
         .collect();
     write(memory, "a page table", table(1), &leaves)?;
     let pages: Vec<u8> = (0..LEAF_TABLES * TABLE_ENTRIES)
-        .flat_map(|page| (page * MIB_2 | PAGE_PRESENT_WRITABLE | PAGE_2_MIB).to_le_bytes())
+        .flat_map(|page| ((page * MIB_2) | PAGE_PRESENT_WRITABLE | PAGE_2_MIB).to_le_bytes())
         .collect();
     write(memory, "a page table", table(2), &pages)
 }

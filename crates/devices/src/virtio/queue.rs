@@ -259,5 +259,5 @@ impl Queue {
 
 /// An address that a driver may have chosen so that it wraps around: then it is no RAM.
 fn at(start: u64, offset: u64) -> GuestAddress {
-    GuestAddress(start.checked_add(offset).unwrap_or(u64::MAX))
+    GuestAddress(start.saturating_add(offset))
 }
