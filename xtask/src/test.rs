@@ -8,7 +8,7 @@
 //! | `unit` | all but the files of the other lanes, and the documentation's examples | nothing |
 //! | `native` | integration test files whose name starts with `native_` | `/dev/kvm`, read and write |
 //! | `browser` | integration test files whose name starts with `browser_` | Chromium, Debian's package `chromium` |
-//! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g` |
+//! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g`; for exFAT QEMU and a Debian kernel |
 //! | `windows` | all tests that are built for Windows, under Wine ([`crate::windows`]) | root, Debian's package `debootstrap` for the first time |
 //!
 //! # A test that cannot run here
