@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::result::{
-    CaptureResult, CaptureSample, PhaseRecord, RawSample, StartResult, StartSample,
+    CaptureResult, CaptureSample, MONITOR_SOURCE, PhaseRecord, RawSample, StartResult, StartSample,
 };
 use crate::synthetic::Random;
 
 /// A result of our own whose generation series has the given flush times.
 pub fn result(flush_ms: &[f64]) -> Value {
     let record = |phase: &str, duration_ms: f64, end_ms: f64| PhaseRecord {
-        process_elapsed_ns: Some((end_ms * 1e6) as u64),
+        process_elapsed_ns: Some((end_ms * 1e6).round() as u64),
+        source: MONITOR_SOURCE.to_owned(),
         ..PhaseRecord::of_observer(
             "capture",
             phase,

@@ -93,12 +93,15 @@ fn last_lines(lines: &[String]) -> String {
     format!("; the guest's last lines: {}", lines.join(" | "))
 }
 
+/// What a monitor wrote to standard error, without its records.
 fn complaint(errors: &str) -> String {
-    let errors = errors.trim();
-    if errors.is_empty() {
-        String::new()
-    } else {
-        format!("; it said: {}", errors.replace('\n', " | "))
+    let lines: Vec<&str> = errors
+        .lines()
+        .filter(|line| !line.starts_with(LINE_PREFIX) && !line.trim().is_empty())
+        .collect();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("; it said: {}", lines.join(" | ")),
     }
 }
 
@@ -432,12 +435,15 @@ mod tests {
 
     #[test]
     fn an_early_end_tells_why() {
-        let mut monitor = shell("echo something; echo no room >&2; exit 125", LIMIT);
+        let mut monitor = shell(
+            "echo something; echo NVX_PROFILE_V1 operation=a >&2; echo no room >&2; exit 125",
+            LIMIT,
+        );
         let error = monitor
             .wait_for_line("READY")
             .expect_err("ended")
             .to_string();
-        for part in ["exit status: 125", "READY", "something", "no room"] {
+        for part in ["exit status: 125", "READY", "something", "it said: no room"] {
             assert!(error.contains(part), "{error}");
         }
     }

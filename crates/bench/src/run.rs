@@ -174,7 +174,7 @@ pub enum RunError {
     #[error("--resume: {what} differs: it was {was}, is {is}")]
     OtherRun {
         /// What differs.
-        what: &'static str,
+        what: String,
         /// In the earlier run.
         was: String,
         /// Now.
@@ -331,22 +331,33 @@ fn take_over(
     ] {
         if was != is {
             return Err(RunError::OtherRun {
-                what,
+                what: what.to_owned(),
                 was: was.clone(),
                 is: is.clone(),
             });
         }
     }
-    if controls(&earlier) != controls(&fresh) {
-        return Err(RunError::OtherRun {
-            what: "what was asked for (controls)",
-            was: format!("{:?}", controls(&earlier)),
-            is: format!("{:?}", controls(&fresh)),
-        });
+    if let Some((what, was, is)) = first_difference(&controls(&earlier), &controls(&fresh)) {
+        return Err(RunError::OtherRun { what, was, is });
     }
     earlier.controls = controls(&earlier);
     earlier.storage_telemetry = None;
     Ok(earlier)
+}
+
+/// The first member in which two sections differ, and its two values.
+fn first_difference(earlier: &Controls, fresh: &Controls) -> Option<(String, String, String)> {
+    let section = |controls| serde_json::to_value(controls).unwrap_or_default();
+    let (earlier, fresh) = (section(earlier), section(fresh));
+    let names = [&earlier, &fresh].map(|section| section.as_object().map(serde_json::Map::keys));
+    let mut names = names.into_iter().flatten().flatten();
+    let differs = |name: &&String| earlier.get(*name) != fresh.get(*name);
+    let name = names.find(differs)?;
+    let value = |section: &serde_json::Value| match section.get(name) {
+        Some(value) => value.to_string(),
+        None => "not told".to_owned(),
+    };
+    Some((format!("controls.{name}"), value(&earlier), value(&fresh)))
 }
 
 struct Run<'a> {

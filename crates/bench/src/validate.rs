@@ -10,6 +10,7 @@
 
 mod explain;
 mod fields;
+mod records;
 
 use std::path::Path;
 
@@ -148,7 +149,10 @@ fn judge(
     let profile = validation.profile;
     let facts = structure(&root, profile, platform)?;
     let generation = section(&root, "snapshot_capture", &facts)?;
-    timing(&generation, "", facts.runs)?;
+    let captures_ms = timing(&generation, "", facts.runs)?;
+    if profile == ValidationProfile::Nvx {
+        records::check(&generation, &captures_ms)?;
+    }
     let cold_start = section(&root, "backends", &facts)?;
     let restore = section(&root, "snapshot_restore", &facts)?;
     timing(&cold_start, "", facts.runs)?;

@@ -241,3 +241,52 @@ fn clean_series_are_accepted_and_wild_ones_are_not() {
     assert!(accepted < of / 2, "{accepted}");
     assert_eq!(acceptance_rate(&[1.0], 20), None);
 }
+
+#[test]
+fn doubtful_records_are_wrong_for_good() {
+    type Edit = fn(&mut Vec<Value>);
+    let edits: [(Edit, &str); 6] = [
+        (
+            |records| records[1]["pid"] = 8.into(),
+            "mapped_memory_flush is of process 8, the monitor was 7",
+        ),
+        (
+            |records| records.push(records[0].clone()),
+            "input_gate is there twice",
+        ),
+        (|records| drop(records.remove(0)), "no input_gate"),
+        (|records| records.clear(), "no input_gate"),
+        (
+            |records| records[2]["process_elapsed_ns"] = 1000.into(),
+            "out of order",
+        ),
+        (
+            |records| records[0]["duration_ns"] = 1.into(),
+            "samples_ms says",
+        ),
+    ];
+    for (edit, expected) in edits {
+        let mut document = result(&steady());
+        let sample = &mut document["snapshot_capture"]["kvm"]["profile"]["raw_samples"][3];
+        let mut records = sample["records"].as_array().expect("records").clone();
+        edit(&mut records);
+        sample["records"] = records.into();
+        let validation = validate(&document, None);
+        assert_eq!(validation.verdict, Verdict::Invalid, "{expected}");
+        let reason = validation.reason;
+        assert!(
+            reason.contains("raw_samples of sample 4: ") && reason.contains(expected),
+            "{reason}"
+        );
+    }
+    let mut document = result(&steady());
+    let raw = &mut document["snapshot_capture"]["kvm"]["profile"]["raw_samples"];
+    let mut fewer = raw.as_array().expect("a list").clone();
+    fewer.pop();
+    *raw = fewer.into();
+    let reason = validate(&document, None).reason;
+    assert!(
+        reason.contains("are of 9 samples, there are 10"),
+        "{reason}"
+    );
+}

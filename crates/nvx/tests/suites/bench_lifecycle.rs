@@ -183,7 +183,7 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     let other = ["--samples", "61", "--output", text(&output), "--resume"];
     bench("lifecycle", &scratch, &other)
         .expect_code(BAD_INPUT)
-        .assert_said("--resume: what was asked for");
+        .assert_said("--resume: controls.runs differs: it was 60, is 61");
     assert_eq!(
         read(&output),
         earlier,
