@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Workspace, cargo};
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What it is built for, named although it is this machine's own.
+pub const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A fixed load address saves the relocation pass at every start.
-const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+pub const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 /// How to build.
 #[derive(clap::Args, Default)]

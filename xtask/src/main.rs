@@ -11,6 +11,7 @@
 
 mod dist;
 mod floor;
+mod linux_guest;
 mod man;
 mod rust_text;
 mod test;

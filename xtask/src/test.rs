@@ -8,6 +8,7 @@
 //! | `unit` | all but the files of the other lanes, and the documentation's examples | nothing |
 //! | `native` | integration test files whose name starts with `native_` | `/dev/kvm`, read and write |
 //! | `browser` | integration test files whose name starts with `browser_` | Chromium, Debian's package `chromium` |
+//! | `linux-guest` | `crates/nvx/tests/linux_guest`, inside an emulated machine | QEMU, apt: see [`crate::linux_guest`] |
 //! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g`; for exFAT QEMU and a Debian kernel |
 //! | `windows` | all tests that are built for Windows, under Wine ([`crate::windows`]) | root, Debian's package `debootstrap` for the first time |
 //!
@@ -42,6 +43,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 
+use crate::linux_guest;
 use crate::windows;
 use crate::workspace::{Workspace, cargo};
 
@@ -63,6 +65,12 @@ pub struct Options {
     /// Of lane windows, run only test binaries with this text in their names; repeatable.
     #[arg(long = "windows-binary", value_name = "TEXT")]
     windows_binaries: Vec<String>,
+    /// Also the tests of lane linux-guest that take long: 4 and 8 vCPUs, many rounds.
+    #[arg(long)]
+    long: bool,
+    /// Only tests of lane linux-guest whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    linux_guest_filter: Option<String>,
 }
 
 /// One environment that tests run in.
@@ -78,6 +86,8 @@ enum Lane {
     Ntfs,
     /// The Windows code, built for Windows and run under Wine.
     Windows,
+    /// Stock Linux guests on a complete KVM, inside an emulated machine.
+    LinuxGuest,
 }
 
 impl Lane {
@@ -88,6 +98,7 @@ impl Lane {
             Self::Browser => "browser",
             Self::Ntfs => "ntfs",
             Self::Windows => "windows",
+            Self::LinuxGuest => "linux-guest",
         }
     }
 
@@ -97,6 +108,7 @@ impl Lane {
             // The tests of `ntfs` know best what they need, and skip themselves.
             Self::Unit | Self::Ntfs => None,
             Self::Native => kvm_obstacle(Path::new("/dev/kvm")),
+            Self::LinuxGuest => linux_guest::obstacle(),
             Self::Browser => browser_obstacle(&std::env::var_os("PATH").unwrap_or_default()),
             Self::Windows => windows::obstacle(),
         }
@@ -145,14 +157,15 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
 fn run_lane(workspace: &Workspace, lane: Lane, options: &Options) -> Result<Outcome> {
     let shard = options.shard.as_deref();
     println!("lane {}", lane.name());
-    // All of lane windows belongs to the first shard: it is one build.
-    if lane == Lane::Windows && !shard.is_none_or(|shard| shard.starts_with("1/")) {
+    let whole = matches!(lane, Lane::Windows | Lane::LinuxGuest);
+    // A lane that is one build, or one machine, belongs to the first shard.
+    if whole && !shard.is_none_or(|shard| shard.starts_with("1/")) {
         return Ok(Outcome::default());
     }
     if let Some(reason) = lane.obstacle() {
         let skipped = match lane {
             // Counting them would take the build that cannot be made.
-            Lane::Windows => 1,
+            _ if whole => 1,
             _ => count_tests(workspace, lane)?,
         };
         return Ok(Outcome {
@@ -161,8 +174,10 @@ fn run_lane(workspace: &Workspace, lane: Lane, options: &Options) -> Result<Outc
             ..Outcome::default()
         });
     }
-    if lane == Lane::Windows {
-        return Ok(run_windows(workspace, &options.windows_binaries));
+    match lane {
+        Lane::Windows => return Ok(run_windows(workspace, &options.windows_binaries)),
+        Lane::LinuxGuest => return Ok(run_linux_guest(workspace, options)),
+        _ => {}
     }
     let skips_file = new_skips_file(workspace, lane)?;
     let mut outcome = run_nextest(workspace, lane, shard, &skips_file)?;
@@ -193,6 +208,40 @@ fn run_windows(workspace: &Workspace, binaries: &[String]) -> Outcome {
             broken: Some(format!("{error:#}")),
             ..Outcome::default()
         },
+    }
+}
+
+/// The tests are in another machine, so nextest does not run them.
+fn run_linux_guest(workspace: &Workspace, options: &Options) -> Outcome {
+    let lane_options = linux_guest::Options {
+        long: options.long,
+        filter: options.linux_guest_filter.clone(),
+    };
+    let run = match linux_guest::run(workspace, &lane_options) {
+        Ok(run) => run,
+        // The other lanes still have something to tell.
+        Err(error) => {
+            return Outcome {
+                broken: Some(format!("{error:#}")),
+                ..Outcome::default()
+            };
+        }
+    };
+    let (passed, failed) = test_result_counts(&run.output);
+    let skips: Vec<String> = run
+        .output
+        .lines()
+        .filter_map(|line| line.split_once("SKIP: "))
+        .map(|(_, skip)| skip.to_owned())
+        .collect();
+    let skipped = count_skipped(&skips.join("\n"));
+    Outcome {
+        passed: passed.saturating_sub(skipped),
+        failed,
+        skips,
+        skipped,
+        broken: run.broken,
+        ..Outcome::default()
     }
 }
 
@@ -408,7 +457,7 @@ fn print_table(results: &[(Lane, Outcome)]) {
             println!("lane {} is broken: {broken}", lane.name());
         }
     }
-    println!("lane        passed  failed  skipped      time");
+    println!("lane         passed  failed  skipped      time");
     for (lane, outcome) in results {
         let remark = if outcome.broken.is_some() {
             "  BROKEN"
@@ -416,7 +465,7 @@ fn print_table(results: &[(Lane, Outcome)]) {
             ""
         };
         println!(
-            "{:<10} {:>7} {:>7} {:>8} {:>7.1} s{remark}",
+            "{:<11} {:>7} {:>7} {:>8} {:>7.1} s{remark}",
             lane.name(),
             outcome.passed,
             outcome.failed,

@@ -249,6 +249,12 @@ impl<'image> Kernel<'image> {
         pvh_elf::parse(image.into(), KernelFormat::Elf)
     }
 
+    /// The file, or the ELF file that it was unpacked to.
+    #[must_use]
+    pub fn image(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// What the file was recognised as.
     #[must_use]
     pub fn format(&self) -> KernelFormat {

@@ -13,7 +13,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::{
     BACKEND, Backend, MIB, Probe, Process, allocated_bytes, arguments, begin, content, entries,
-    inspect, manifest, nvx, on_another_file_system, restore, run, skip, start, talk, text, value,
+    inspect, manifest, nvx, on_another_file_system, process, restore, run, skip, start, talk, text,
+    value,
 };
 use nvx_hypervisor::soft;
 use rustix::process::Signal;
@@ -474,7 +475,7 @@ fn a_guest_without_input_runs_on() {
     let shell = |redirection: &str| {
         let mut command = Command::new("/bin/sh");
         let script = format!("exec \"$0\" \"$@\" {redirection}");
-        command.args(["-c", &script, env!("CARGO_BIN_EXE_nvx")]);
+        command.args(["-c", &script]).arg(process::binary());
         command.args(probe.run(&[])).stdin(Stdio::null());
         Process::spawn(command)
     };

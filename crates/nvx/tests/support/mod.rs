@@ -53,16 +53,27 @@ impl Backend {
     }
 }
 
+/// Whether this test file is the one that lane linux-guest runs inside an emulated machine.
+pub const IN_LINUX_GUEST_LANE: bool = matches!(
+    env!("CARGO_CRATE_NAME").as_bytes(),
+    [b'l', b'i', b'n', b'u', b'x', b'_', ..]
+);
+
 /// The back end of this test file: KVM if the file's name begins with `native_`, as it does for
-/// every test that needs `/dev/kvm`.
+/// every test that needs `/dev/kvm`, or if it runs in lane linux-guest.
 pub const BACKEND: Backend = match env!("CARGO_CRATE_NAME").as_bytes() {
     [b'n', b'a', b't', b'i', b'v', b'e', b'_', ..] => Backend::Kvm,
+    _ if IN_LINUX_GUEST_LANE => Backend::Kvm,
     _ => Backend::Soft,
 };
 
 /// The test's own directory; `None`, with the reason told, where it needs a /dev/kvm that cannot be
 /// used.
 pub fn begin(test: &str) -> Option<TempDir> {
+    if IN_LINUX_GUEST_LANE && std::env::var_os("NVX_LINUX_GUEST_LANE").is_none() {
+        skip(test, "runs in lane linux-guest of cargo xtask test");
+        return None;
+    }
     if BACKEND == Backend::Kvm
         && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm")
     {

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Bounds every wait. Far above what anything takes, because machines that run tests are slow.
-const LIMIT: Duration = Duration::from_secs(90);
+use super::IN_LINUX_GUEST_LANE;
+
+/// Bounds every wait. Far above what anything takes, because machines that run tests are slow; the one
+/// of lane linux-guest is emulated.
+const LIMIT: Duration = Duration::from_secs(if IN_LINUX_GUEST_LANE { 300 } else { 90 });
 /// How often a wait looks.
 const LOOK: Duration = Duration::from_millis(1);
 /// The file that standard output goes to.
@@ -28,9 +31,14 @@ pub fn arguments<'a>(
     words.chain(paths.into_iter().map(Into::into)).collect()
 }
 
+/// The binary under test. Where the tests run in another machine than they were built on, they are told.
+pub fn binary() -> OsString {
+    std::env::var_os("NVX_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_nvx").into())
+}
+
 /// The binary with these arguments, its standard input a pipe.
 pub fn nvx(arguments: &[OsString]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nvx"));
+    let mut command = Command::new(binary());
     command.args(arguments).stdin(Stdio::piped());
     command
 }

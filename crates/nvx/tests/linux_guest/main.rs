@@ -1,0 +1,11 @@
+//! The tests of lane linux-guest: on a complete KVM, inside a machine that `cargo xtask test --lane linux-guest`
+//! emulates. Elsewhere each says that it is skipped.
+//!
+//! Tests that take long (4 and 8 vCPUs, many rounds) are marked as ignored; `--long` runs them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+/// The probe guest's life: what other machines' KVM may only emulate in part is complete here.
+#[path = "../suites/lifecycle.rs"]
+mod lifecycle;

@@ -1,0 +1,412 @@
+//! Lane `linux-guest`: stock Linux guests on a complete `/dev/kvm`, on any machine.
+//!
+//! QEMU's software emulation offers AMD SVM with nested paging, so a Debian kernel inside it has a full KVM. That
+//! *outer machine* is booted with an initramfs that carries the static nvx, the test binary of
+//! `crates/nvx/tests/linux_guest`, and the kernels that the guests run. Times there are good as ratios only.
+//!
+//! The kernels come from Debian packages, which are kept unpacked in `~/.cache/nvx/linux-guest` (or below
+//! `XDG_CACHE_HOME`); remove that directory to fetch newer ones. Nothing is installed, and nothing needs root.
+
+mod outer;
+mod packages;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nvx_machine::initramfs::{Attributes, Initramfs, Node};
+use nvx_machine::kernel::read_kernel;
+use serde_json::Value;
+
+use self::packages::{Packages, Suite};
+use crate::dist;
+use crate::workspace::{Workspace, cargo};
+
+/// The test binary, an integration test of package `nvx`.
+const TEST_BINARY: &str = "linux_guest";
+/// Names the kernels for the test of `nvx-machine` that unpacks them.
+const KERNELS_VARIABLE: &str = "NVX_TEST_KERNELS";
+/// Tests that run at once in the outer machine, which has two processors.
+const TEST_THREADS: &str = "2";
+/// Time limit of the tests that every change runs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// Time limit with `--long`.
+const LONG_LIMIT: Duration = Duration::from_secs(90 * 60);
+/// Directories of the kernel's modules that guests are given, below `kernel`.
+const MODULE_DIRECTORIES: [&str; 3] = ["drivers/virtio", "drivers/char/hw_random", "drivers/net"];
+
+/// What to run.
+pub struct Options {
+    /// Also the tests that take long.
+    pub long: bool,
+    /// Only tests whose name contains this.
+    pub filter: Option<String>,
+}
+
+/// How the lane went.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What the test binaries printed.
+    pub output: String,
+    /// Why the output is not the whole.
+    pub broken: Option<String>,
+}
+
+/// Why the lane cannot run here; `None` if it can.
+pub fn obstacle() -> Option<String> {
+    let missing: Vec<&str> = [outer::QEMU, "apt-get", "dpkg-deb"]
+        .into_iter()
+        .filter(|program| !is_on_path(program))
+        .collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "needs {} (a Debian machine with the package qemu-system-x86)",
+            missing.join(" and ")
+        )
+    })
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Runs the lane.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<Outcome> {
+    let kernels = Kernels::fetch()?;
+    let nvx = dist::build(workspace, &dist::Options::default())?;
+    let tests = build_tests(workspace)?;
+    let mut output = test_loaders(workspace, &kernels)?;
+
+    let work = workspace.target_dir.join("linux-guest");
+    std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    let initrd = work.join("outer.cpio");
+    pack(&initrd, &kernels, &nvx, &tests, options)?;
+    let limit = if options.long { LONG_LIMIT } else { LIMIT };
+    println!("the outer machine starts; it prints:");
+    let run = outer::run(
+        &kernels.cloud,
+        &initrd,
+        &work.join("outer-console.log"),
+        limit,
+    )?;
+    std::fs::remove_file(&initrd).with_context(|| format!("cannot remove {}", initrd.display()))?;
+    output.push_str(&run.output);
+    // The test harness ends with 101 when a test failed, which its counts tell.
+    let broken = run.failure.or_else(|| {
+        let status = run.status.filter(|status| ![0, 101].contains(status))?;
+        Some(format!("the tests ended with status {status}"))
+    });
+    Ok(Outcome { output, broken })
+}
+
+/// Kernels in the cache, and the packages that they came in.
+struct Kernels {
+    /// Debian's kernel for clouds as bzImage; the outer machine runs it too.
+    cloud: PathBuf,
+    /// The same, unpacked.
+    cloud_elf: PathBuf,
+    /// Its modules, a directory named as its version.
+    cloud_modules: PathBuf,
+    /// Debian's generic kernel as bzImage.
+    generic: PathBuf,
+    /// A libkrunfw; `None` if it cannot be had.
+    krunfw: Option<PathBuf>,
+    busybox: PathBuf,
+}
+
+impl Kernels {
+    fn fetch() -> Result<Self> {
+        let packages = Packages::in_user_cache()?;
+        let cloud_package = packages.fetch_dependency("linux-image-cloud-amd64", "linux-image-")?;
+        let generic_package = packages.fetch_dependency("linux-image-amd64", "linux-image-")?;
+        let busybox = packages.fetch(Suite::Own, "busybox-static")?;
+        let krunfw = match packages.fetch(Suite::Sid, "libkrunfw5") {
+            Ok(package) => Some(find_krunfw(&package)?),
+            Err(error) => {
+                println!("no libkrunfw, its tests are skipped: {error:#}");
+                None
+            }
+        };
+        let cloud = only_entry(&cloud_package.join("boot"), "vmlinuz-")?;
+        let cloud_elf = unpacked(&cloud, packages.directory())?;
+        Ok(Self {
+            cloud,
+            cloud_elf,
+            cloud_modules: only_entry(&cloud_package.join("lib/modules"), "")?,
+            generic: only_entry(&generic_package.join("boot"), "vmlinuz-")?,
+            krunfw,
+            busybox: busybox.join("bin/busybox"),
+        })
+    }
+}
+
+/// The entry of `directory` whose name begins with `prefix`.
+fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", directory.display()))?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            return Ok(entry.path());
+        }
+    }
+    bail!("no {prefix}* in {}", directory.display())
+}
+
+/// The library itself in the unpacked package, not a link to it.
+fn find_krunfw(package: &Path) -> Result<PathBuf> {
+    let library = only_entry(&package.join("usr/lib/x86_64-linux-gnu"), "libkrunfw.so")?;
+    library
+        .canonicalize()
+        .with_context(|| format!("cannot find {}", library.display()))
+}
+
+/// The ELF file in `kernel`, a bzImage, written once beside the packages.
+fn unpacked(kernel: &Path, cache: &Path) -> Result<PathBuf> {
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let place = cache.join(name.replace("vmlinuz", "vmlinux"));
+    if !place.exists() {
+        let staging = cache.join("vmlinux.new");
+        let kernel = read_kernel(kernel)?;
+        std::fs::write(&staging, kernel.image())
+            .with_context(|| format!("cannot write {}", staging.display()))?;
+        std::fs::rename(&staging, &place)
+            .with_context(|| format!("cannot rename {}", staging.display()))?;
+    }
+    Ok(place)
+}
+
+/// Builds the test binary as nextest does in the other lanes, so that nothing is built twice, and returns its
+/// path. It is dynamic; only what is under test must be as it is shipped.
+fn build_tests(workspace: &Workspace) -> Result<PathBuf> {
+    let output = cargo()
+        .args(["test", "--no-run", "--locked", "--workspace", "--test"])
+        .args([TEST_BINARY, "--message-format", "json-render-diagnostics"])
+        .current_dir(&workspace.root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo test --no-run")?;
+    if !output.status.success() {
+        bail!("the tests could not be built");
+    }
+    executable(&String::from_utf8_lossy(&output.stdout))
+        .context("cargo did not say where the test binary is")
+}
+
+/// Adds `program` of this machine as `name`, and the libraries that it needs at their own places.
+fn add_dynamic(root: &mut Initramfs, name: &str, program: &Path) -> Result<()> {
+    let attributes = Attributes::of_root(0o755);
+    root.add_host_file(name, attributes, program)?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("cannot run ldd")?;
+    for library in libraries(&String::from_utf8_lossy(&output.stdout)) {
+        if !root.contains(library.trim_start_matches('/')) {
+            root.add_host_file(library, attributes, Path::new(library))?;
+        }
+    }
+    Ok(())
+}
+
+/// QEMU and the firmware of its microvm machine, which the speed table has beside nvx.
+fn add_qemu(root: &mut Initramfs) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|directory| directory.join(outer::QEMU));
+    let qemu = places
+        .find(|place| place.is_file())
+        .with_context(|| format!("no {}", outer::QEMU))?;
+    add_dynamic(root, "usr/bin/qemu-system-x86_64", &qemu)?;
+    for firmware in ["bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin"] {
+        let file = Path::new("/usr/share/qemu").join(firmware);
+        let name = format!("usr/share/qemu/{firmware}");
+        root.add_host_file(&name, Attributes::of_root(0o644), &file)?;
+    }
+    Ok(())
+}
+
+/// Paths in the output of ldd: `name => path (address)` or `path (address)`.
+fn libraries(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .collect()
+}
+
+/// The test's executable in Cargo's messages, one JSON object a line.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == TEST_BINARY)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+/// Runs the loaders' test on the fetched kernels, outside the machine, where it is quick.
+fn test_loaders(workspace: &Workspace, kernels: &Kernels) -> Result<String> {
+    let files = [&kernels.cloud, &kernels.cloud_elf, &kernels.generic];
+    let files = files.into_iter().chain(&kernels.krunfw);
+    let list = std::env::join_paths(files).context("a path of the cache")?;
+    let output = cargo()
+        .args(["test", "--locked", "--workspace", "--test", "linux_kernels"])
+        .args(["--", "--nocapture"])
+        .env(KERNELS_VARIABLE, list)
+        .current_dir(&workspace.root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo test")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{text}");
+    if !output.status.success() && !text.contains("test result:") {
+        bail!("the loaders' test could not be built");
+    }
+    Ok(text)
+}
+
+/// Packs the outer machine's root file system.
+fn pack(
+    place: &Path,
+    kernels: &Kernels,
+    nvx: &Path,
+    tests: &Path,
+    options: &Options,
+) -> Result<()> {
+    let program = Attributes::of_root(0o755);
+    let data = Attributes::of_root(0o644);
+    let mut root = Initramfs::new();
+    let init = include_bytes!("outer-init").to_vec();
+    root.add("init", program, Node::File(init))?;
+    root.add("lane/run", data, Node::File(commands(options).into_bytes()))?;
+    root.add_host_file("bin/busybox", program, &kernels.busybox)?;
+    root.add_host_file("bin/nvx", program, nvx)?;
+    add_dynamic(&mut root, "lane/tests", tests)?;
+    add_qemu(&mut root)?;
+    root.add_host_file("kernels/vmlinuz", data, &kernels.cloud)?;
+    root.add_host_file("kernels/vmlinux", data, &kernels.cloud_elf)?;
+    root.add_host_file("kernels/vmlinuz-generic", data, &kernels.generic)?;
+    if let Some(krunfw) = &kernels.krunfw {
+        root.add_host_file("kernels/libkrunfw.so", data, krunfw)?;
+    }
+    add_modules(&mut root, &kernels.cloud_modules)?;
+
+    let file = File::create(place).with_context(|| format!("cannot create {}", place.display()))?;
+    let mut out = BufWriter::new(file);
+    root.write_to(&mut out)?;
+    out.flush()
+        .with_context(|| format!("cannot write {}", place.display()))
+}
+
+/// KVM's modules for the outer machine, and those that guests load.
+fn add_modules(root: &mut Initramfs, modules: &Path) -> Result<()> {
+    let data = Attributes::of_root(0o644);
+    for (name, file) in [
+        ("irqbypass", "kernel/virt/lib/irqbypass.ko"),
+        ("kvm", "kernel/arch/x86/kvm/kvm.ko"),
+        ("kvm-amd", "kernel/arch/x86/kvm/kvm-amd.ko"),
+    ] {
+        root.add_host_file(&format!("lane/{name}.ko"), data, &modules.join(file))?;
+    }
+    let version = modules.file_name().unwrap_or_default().to_string_lossy();
+    let lists = [
+        "modules.order",
+        "modules.builtin",
+        "modules.builtin.modinfo",
+    ];
+    for list in lists {
+        let name = format!("lib/modules/{version}/{list}");
+        root.add_host_file(&name, data, &modules.join(list))?;
+    }
+    for directory in MODULE_DIRECTORIES {
+        let source = modules.join("kernel").join(directory);
+        let entries = std::fs::read_dir(&source)
+            .with_context(|| format!("cannot read {}", source.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_file() {
+                let file = path.file_name().unwrap_or_default().to_string_lossy();
+                let name = format!("lib/modules/{version}/kernel/{directory}/{file}");
+                root.add_host_file(&name, data, &path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the outer machine's init runs.
+fn commands(options: &Options) -> String {
+    let ignored = if options.long {
+        " --include-ignored"
+    } else {
+        ""
+    };
+    let filter = match &options.filter {
+        // In single quotes nothing but a quote is special to the shell.
+        Some(filter) => format!(" '{}'", filter.replace('\'', "")),
+        None => String::new(),
+    };
+    // The speed table is measured when nothing else runs, and printed.
+    let speed = if options.filter.is_none() {
+        let rounds = if options.long { 3 } else { 1 };
+        format!(
+            "NVX_SPEED_ROUNDS={rounds} /lane/tests --exact speed::table --include-ignored --nocapture || status=$?\n"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "export NVX_LINUX_GUEST_LANE=1 NVX_KERNELS=/kernels NVX_BINARY=/bin/nvx RUST_BACKTRACE=0\n\
+         status=0\n\
+         /lane/tests --test-threads {TEST_THREADS} --skip speed::{ignored}{filter} || status=$?\n\
+         {speed}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_binary_is_found_in_cargos_messages() {
+        let messages = "{\"target\":{\"name\":\"nvx\"},\"executable\":\"/t/nvx\"}\nnoise\n\
+                        {\"target\":{\"name\":\"linux_guest\"},\"executable\":\"/t/linux_guest-1\"}\n";
+        assert_eq!(
+            executable(messages),
+            Some(PathBuf::from("/t/linux_guest-1"))
+        );
+        assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn libraries_are_found_in_what_ldd_says() {
+        let text = "\tlinux-vdso.so.1 (0x7ff)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
+        assert_eq!(
+            libraries(text),
+            [
+                "/lib/x86_64-linux-gnu/libc.so.6",
+                "/lib64/ld-linux-x86-64.so.2"
+            ]
+        );
+        assert!(libraries("\tnot a dynamic executable\n").is_empty());
+    }
+
+    #[test]
+    fn the_commands_say_what_to_run() {
+        let commands = |long, filter: Option<&str>| {
+            commands(&Options {
+                long,
+                filter: filter.map(str::to_owned),
+            })
+        };
+        assert!(commands(false, None).contains("NVX_SPEED_ROUNDS=1 /lane/tests"));
+        assert!(commands(true, None).contains("NVX_SPEED_ROUNDS=3 /lane/tests"));
+        let filtered = commands(true, Some("a'b"));
+        assert!(
+            filtered.ends_with(" --include-ignored 'ab' || status=$?\n"),
+            "{filtered}"
+        );
+    }
+}
