@@ -6,7 +6,7 @@
 //! [`kernel`] finds the Linux kernel in the kinds of file that hold one.
 //! [`initramfs`] packs a root file system for a Linux guest. [`control_line`] is what the monitor and `nvx` inside a guest say to each other.
 //!
-//! [`load_linux`] places a kernel with all that it is handed, [`acpi_tables`] among it.
+//! [`load_linux`] places a kernel with all that it is handed, [`acpi_tables()`] among it.
 //!
 //! A guest image is input from outside: every number in it is checked before the first byte is written, and an
 //! image that is something else than an ELF file with a PVH entry is refused with a word about what it
