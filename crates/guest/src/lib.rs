@@ -52,12 +52,12 @@ impl SnapshotOutcome {
 /// Why a guest cannot ask for a snapshot, or cannot be sure of what came of it.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The process may not use the port.
-    #[error("the snapshot port cannot be used; inside a guest this takes root")]
-    Port(#[source] std::io::Error),
-    /// Nothing answers at the port.
-    #[error("there is no snapshot port: this is not a guest of nvx")]
-    NoPort,
+    /// This is no guest of nvx, as far as can be seen.
+    #[error("this is not a guest of nvx, or not a process of its root user")]
+    NoGuest(#[source] std::io::Error),
+    /// The control line, or the init that has it, cannot be talked to.
+    #[error("the monitor cannot be asked for a snapshot")]
+    Line(#[source] std::io::Error),
     /// The monitor does not decide.
     #[error("the monitor did not answer within {seconds} s")]
     NoAnswer {

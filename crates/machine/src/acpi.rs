@@ -27,7 +27,8 @@ use crate::layout::{
     virtio_window,
 };
 
-const OEM: [u8; 6] = *b"NVX   ";
+/// Maker of every table, by which a guest knows the machine (ACPI 6.5, section 5.2.6).
+pub const ACPI_OEM_ID: [u8; 6] = *b"NVX   ";
 const OEM_TABLE: [u8; 8] = *b"NVXMICRO";
 const OEM_REVISION: u32 = 1;
 /// Integers of 64 bits in the DSDT (section 19.6.29).
@@ -50,11 +51,11 @@ pub fn acpi_tables(vcpus: u8) -> Vec<u8> {
     let dsdt = area.append(&dsdt());
     let fadt = area.append(&bytes(&fadt(dsdt)));
     let madt = area.append(&bytes(&madt(vcpus)));
-    let mut xsdt = XSDT::new(OEM, OEM_TABLE, OEM_REVISION);
+    let mut xsdt = XSDT::new(ACPI_OEM_ID, OEM_TABLE, OEM_REVISION);
     xsdt.add_entry(fadt.0);
     xsdt.add_entry(madt.0);
     let xsdt = area.append(&bytes(&xsdt));
-    area.overwrite(root, &bytes(&Rsdp::new(OEM, xsdt.0)));
+    area.overwrite(root, &bytes(&Rsdp::new(ACPI_OEM_ID, xsdt.0)));
     debug_assert!(area.bytes.len() as u64 <= ACPI_TABLES_MAX_BYTES);
     area.bytes
 }
@@ -96,7 +97,7 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
 }
 
 fn fadt(dsdt: GuestAddress) -> acpi_tables::fadt::FADT {
-    let mut fadt = FADTBuilder::new(OEM, OEM_TABLE, OEM_REVISION)
+    let mut fadt = FADTBuilder::new(ACPI_OEM_ID, OEM_TABLE, OEM_REVISION)
         .dsdt_64(dsdt.0)
         .flag(Flags::HwReducedAcpi)
         .flag(Flags::ResetRegSup)
@@ -126,7 +127,7 @@ fn byte_port(port: u16) -> GAS {
 fn madt(vcpus: u8) -> MADT {
     // Both addresses are fixed ones below 4 GiB.
     let local = LocalInterruptController::Address(LOCAL_APIC.0 as u32);
-    let mut madt = MADT::new(OEM, OEM_TABLE, OEM_REVISION, local);
+    let mut madt = MADT::new(ACPI_OEM_ID, OEM_TABLE, OEM_REVISION, local);
     for index in 0..vcpus {
         madt.add_structure(ProcessorLocalApic::new(
             index,
@@ -143,7 +144,7 @@ fn dsdt() -> Vec<u8> {
         *b"DSDT",
         SDT_HEADER_BYTES,
         DSDT_REVISION,
-        OEM,
+        ACPI_OEM_ID,
         OEM_TABLE,
         OEM_REVISION,
     );

@@ -12,9 +12,13 @@
 //!   standard input has ended.
 //! - After a restore the monitor sends [`ToGuest::Restored`] before anything else. The guest repairs
 //!   what two copies must not share, and answers [`FromGuest::Repaired`] and then [`FromGuest::Ready`].
+//! - [`FromGuest::Snapshot`] asks for a snapshot. The source, and a guest that was refused, are answered
+//!   [`ToGuest::Snapshot`]; a copy knows itself by [`ToGuest::Restored`]. The port 0x605 serves guests
+//!   without this line.
 //! - [`FromGuest::Failed`] says why no command was run, [`FromGuest::Notice`] anything else that the
 //!   user should know, [`FromGuest::Exit`] how the command ended. The
-//!   guest has written all its output to the console before it, and powers off after it.
+//!   guest has written all its output to the console before it, so the monitor ends the machine at once;
+//!   under another monitor the guest then powers off.
 //!
 //! Both UARTs give the guest input only while it raises RTS (bit 1 of the modem control register), and
 //! always report CTS, DSR and DCD: a tty has no other way to make its line wait, and drops what it has
@@ -86,6 +90,12 @@ pub enum ToGuest {
         /// Its number on x86-64 Linux, 1 to 64.
         number: u8,
     },
+    /// What became of the snapshot that the guest asked for. A restored copy is told
+    /// [`ToGuest::Restored`] instead.
+    Snapshot {
+        /// Whether it was taken, and this guest is its source.
+        taken: bool,
+    },
     /// The console's input has ended.
     InputEnd {
         /// How many bytes of input the guest has taken from its UART since it was booted, captures
@@ -108,6 +118,8 @@ pub enum FromGuest {
         /// Microseconds from taking [`ToGuest::Restored`] to the end of the repair, on the guest's clock.
         elapsed_us: u64,
     },
+    /// The guest asks for a snapshot of itself.
+    Snapshot,
     /// The guest's init could not run the command; [`FromGuest::Exit`] follows.
     Failed {
         /// Why, in printable ASCII.
@@ -171,6 +183,13 @@ impl ToGuest {
                     _ => return Err(ParseError::Value("number")),
                 },
             },
+            "snapshot" => Self::Snapshot {
+                taken: match fields.text("outcome")? {
+                    "source" => true,
+                    "refused" => false,
+                    _ => return Err(ParseError::Value("outcome")),
+                },
+            },
             "input-end" => Self::InputEnd {
                 bytes: fields.number("bytes")?,
             },
@@ -203,6 +222,8 @@ impl Display for ToGuest {
             }
             Self::Size { columns, rows } => writeln!(f, "size cols={columns} rows={rows}"),
             Self::Signal { number } => writeln!(f, "signal number={number}"),
+            Self::Snapshot { taken: true } => f.write_str("snapshot outcome=source\n"),
+            Self::Snapshot { taken: false } => f.write_str("snapshot outcome=refused\n"),
             Self::InputEnd { bytes } => writeln!(f, "input-end bytes={bytes}"),
         }
     }
@@ -223,6 +244,7 @@ impl FromGuest {
                     _ => return Err(ParseError::Value("mode")),
                 },
             },
+            "snapshot" => Self::Snapshot,
             "repaired" => Self::Repaired {
                 elapsed_us: fields.number("elapsed_us")?,
             },
@@ -250,6 +272,7 @@ impl Display for FromGuest {
                 ConsoleMode::Terminal => "ready mode=terminal\n",
                 ConsoleMode::Stream => "ready mode=stream\n",
             }),
+            Self::Snapshot => f.write_str("snapshot\n"),
             Self::Repaired { elapsed_us } => writeln!(f, "repaired elapsed_us={elapsed_us}"),
             Self::Failed { reason } => {
                 f.write_str("failed reason=")?;

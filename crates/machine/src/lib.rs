@@ -25,7 +25,7 @@ mod start_info;
 mod stream_decoder;
 mod zero_page;
 
-pub use acpi::acpi_tables;
+pub use acpi::{ACPI_OEM_ID, acpi_tables};
 pub use image::{IMAGE_MAX_BYTES, ImageFormat, ImageReadError, read_image};
 pub use layout::{CONTRACT_VERSION, MemorySizeError, ram_layout};
 pub use linux::{

@@ -117,21 +117,23 @@ pub struct DemoArgs {
 
 /// Start a guest; its console is standard input and output, its exit status is nvx's
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example (then type v, d, s or x0):\n  nvx run --guest probe --probe fill=top:256,seed=7 --snapshot ./snap"
-)]
+#[command(after_help = "Examples (in the first one, type v, d, s or x0):\n  \
+nvx run --guest probe --probe fill=top:256,seed=7 --snapshot ./snap\n  \
+nvx run --kernel /boot/vmlinuz --root ./rootfs -- /bin/sh")]
 pub struct RunArgs {
-    /// Which guest to start
-    #[arg(long, value_enum, default_value_t = Guest::Probe)]
+    /// Built-in guest to start
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Guest::Probe, conflicts_with_all = LINUX_ONLY)]
     pub guest: Guest,
     /// What the probe guest does: fill=all|alternate|top:PAGES|spread:PAGES, seed=N
-    #[arg(long, value_name = "KEY=VALUE,...", default_value = "fill=top:256,seed=1", value_parser = parse_probe)]
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "fill=top:256,seed=1", value_parser = parse_probe, conflicts_with_all = LINUX_ONLY)]
     pub probe: ProbeParams,
     #[command(flatten)]
     pub linux: LinuxArgs,
-    /// Guest RAM
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
-    pub memory: u64,
+    #[command(flatten)]
+    pub contents: GuestContentsArgs,
+    /// Guest RAM [default: 128M; Linux: 256M and twice its initramfs]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
     /// vCPUs, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub vcpus: u8,
@@ -150,16 +152,41 @@ pub struct RunArgs {
 /// A stock Linux kernel, instead of a built-in guest.
 #[derive(Debug, Default, Args)]
 pub struct LinuxArgs {
-    /// Linux kernel to start instead of a built-in guest
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["guest", "probe"])]
+    /// Linux kernel to start instead [default with a command: the host's]
+    #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Initramfs of the kernel
-    #[arg(long, value_name = "FILE", requires = "kernel")]
+    /// Initramfs of the kernel, instead of one that is packed here
+    #[arg(long, value_name = "FILE", requires = "kernel", conflicts_with_all = CONTENTS)]
     pub initrd: Option<PathBuf>,
-    /// Command line of the kernel [default: console=ttyS0 quiet loglevel=4 panic=-1]
-    #[arg(long, value_name = "TEXT", requires = "kernel")]
+    /// Its command line [default: console=ttyS0 quiet loglevel=4 panic=-1]
+    #[arg(long, value_name = "TEXT")]
     pub cmdline: Option<String>,
 }
+
+/// What says what a packed guest has in it.
+const CONTENTS: [&str; 7] = [
+    "root",
+    "modules",
+    "environment",
+    "working_directory",
+    "on_restore",
+    "hostname",
+    "command",
+];
+
+/// What makes no sense with a built-in guest.
+const LINUX_ONLY: [&str; 10] = [
+    "kernel",
+    "initrd",
+    "cmdline",
+    "root",
+    "modules",
+    "environment",
+    "working_directory",
+    "on_restore",
+    "hostname",
+    "command",
+];
 
 /// What a capture does, and who may ask for one.
 #[derive(Debug, Args)]

@@ -189,6 +189,7 @@ impl Parts {
             threads: Vec::new(),
             control: options.control.map(ControlServer::new),
             paused: false,
+            forwarded: None,
             captures: 0,
             origin,
         }

@@ -164,7 +164,8 @@ impl ControlLine {
             match message {
                 FromGuest::Ready { .. } => state.listens = true,
                 FromGuest::Exit { status } => state.status = Some(status),
-                FromGuest::Repaired { .. }
+                FromGuest::Snapshot
+                | FromGuest::Repaired { .. }
                 | FromGuest::Failed { .. }
                 | FromGuest::Notice { .. } => {}
             }

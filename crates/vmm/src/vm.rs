@@ -34,6 +34,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// How often a vCPU that has not stopped is kicked again: the first kick may have come just
 /// before its thread began to wait for something else than the guest.
 const KICK_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a guest's command may take to follow a request to end before the machine ends without it.
+const FORWARDED_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What the guest's console is connected to.
 pub struct Console {
@@ -121,6 +123,8 @@ pub struct Vm {
     pub(crate) control: Option<ControlServer>,
     /// A control client wants the vCPUs to stand still.
     pub(crate) paused: bool,
+    /// A request to end that the guest was told of, and when.
+    pub(crate) forwarded: Option<(Termination, Instant)>,
     /// Captures that succeeded.
     pub(crate) captures: u32,
     /// `restore` or `startup`, for the profile.
@@ -308,10 +312,11 @@ impl Vm {
         }
     }
 
-    /// A way to talk to `nvx` inside the guest, for other threads too.
+    /// A way to talk to `nvx` inside the guest, for other threads too; none for a built-in guest.
     #[must_use]
-    pub fn guest_line(&self) -> GuestLine {
-        GuestLine::new(Arc::clone(&self.shared))
+    pub fn guest_line(&self) -> Option<GuestLine> {
+        let line = self.shared.control_line.as_ref();
+        line.map(|_| GuestLine::new(Arc::clone(&self.shared)))
     }
 
     /// The status that the guest told by the control line, if it did.
@@ -351,28 +356,71 @@ impl Vm {
                 return Ok(served);
             }
         }
-        if let Some(termination) = signals.take() {
+        if let Some(termination) = self.take_termination(signals) {
             return Ok(Served::End(Outcome::Interrupted(termination)));
         }
         if let Served::End(outcome) = control::serve(self, signals) {
             return Ok(Served::End(outcome));
         }
-        self.hear_guest(observer);
+        if let Served::End(outcome) = self.hear_guest(signals, observer) {
+            return Ok(Served::End(outcome));
+        }
         self.take_input().map_err(RunError::Wait)?;
         self.update_sources()?;
         Ok(Served::Continue)
     }
 
-    /// Passes on what the guest has said on the control line.
-    fn hear_guest(&self, observer: &mut dyn Observer) {
-        let Some(line) = &self.shared.control_line else {
-            return;
-        };
-        while let Some(message) = line.take_message() {
-            if matches!(message, FromGuest::Ready { .. }) && self.input.is_none() {
-                self.tell_input_end();
+    /// Takes a request to end this process. The first one goes to the guest's command, if the guest takes
+    /// it, which may want to end in order; a second one, and one that the command has not followed in time,
+    /// is this process's.
+    fn take_termination(&mut self, signals: &TerminationSignals) -> Option<Termination> {
+        if let Some(termination) = signals.take() {
+            if self.forwarded.is_some() || !self.forward(termination) {
+                return Some(termination);
             }
+            self.forwarded = Some((termination, Instant::now()));
+        }
+        let (termination, since) = self.forwarded?;
+        (since.elapsed() >= FORWARDED_DEADLINE).then_some(termination)
+    }
+
+    /// False if the guest does not take signals.
+    fn forward(&self, termination: Termination) -> bool {
+        // The exit code is 128 and the signal's number.
+        let message = ToGuest::Signal {
+            number: termination.exit_code() & !128,
+        };
+        if !self.guest_line().is_some_and(|line| line.send(&message)) {
+            return false;
+        }
+        let shared = Arc::clone(&self.shared);
+        start_thread("deadline".to_owned(), move || {
+            std::thread::sleep(FORWARDED_DEADLINE);
+            shared.attention.raise();
+        })
+        .is_ok()
+    }
+
+    /// Takes what the guest has said on the control line, and passes it on.
+    fn hear_guest(&mut self, signals: &TerminationSignals, observer: &mut dyn Observer) -> Served {
+        loop {
+            let line = self.shared.control_line.as_ref();
+            let Some(message) = line.and_then(|line| line.take_message()) else {
+                return Served::Continue;
+            };
             observer.guest_said(&message);
+            let served = match message {
+                FromGuest::Snapshot => self.serve_guest_request(signals, observer),
+                FromGuest::Exit { status } => Served::End(Outcome::GuestExit { status }),
+                FromGuest::Ready { .. } if self.input.is_none() => {
+                    self.tell_input_end();
+                    Served::Continue
+                }
+                _ => Served::Continue,
+            };
+            if let Served::End(_) = served {
+                return served;
+            }
         }
     }
 
@@ -382,9 +430,11 @@ impl Vm {
             Some(platform) => platform.console_received_bytes(),
             None => return,
         };
-        self.guest_line().send(&ToGuest::InputEnd {
-            bytes: received_bytes + self.shared.input.queued_bytes() as u64,
-        });
+        if let Some(line) = self.guest_line() {
+            line.send(&ToGuest::InputEnd {
+                bytes: received_bytes + self.shared.input.queued_bytes() as u64,
+            });
+        }
     }
 
     /// Takes console input while there is some and the guest's queue has room.
@@ -468,6 +518,12 @@ impl Vm {
         // One answer for all who asked meanwhile.
         self.shared.take_snapshot_requests();
         self.shared.ports().set_snapshot_outcome(outcome);
+        if let Some(line) = self.guest_line() {
+            // Who asked by the port alone has nobody who waits for this.
+            line.send(&ToGuest::Snapshot {
+                taken: outcome == SnapshotOutcome::Source,
+            });
+        }
         self.resume_vcpus();
         self.profile.flush();
         Served::Continue

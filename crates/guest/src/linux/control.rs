@@ -24,6 +24,11 @@ impl ControlLine {
         Self { line: line.ok() }
     }
 
+    /// Whether there is somebody to talk to.
+    pub(super) fn is_open(&self) -> bool {
+        self.line.is_some()
+    }
+
     /// Tells the monitor. A line that takes nothing is as good as none.
     pub(super) fn send(&self, message: &FromGuest) {
         if let Some(mut line) = self.line.as_ref() {

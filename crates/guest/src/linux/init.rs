@@ -12,8 +12,6 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use nvx_devices::numbers::SHUTDOWN;
-use nvx_host::IoPort;
 use nvx_machine::control_line::{
     Clock, ConsoleMode, ENTROPY_BYTES, FromGuest, GENERATION_BYTES, ToGuest,
 };
@@ -26,6 +24,7 @@ use super::reaper::Reaper;
 use super::relay::{InputRelay, OutputRelay};
 use super::rendezvous::Clients;
 use super::{repair, terminal};
+use crate::SnapshotOutcome;
 use crate::config::{self, InitConfig, ModuleLoad};
 
 /// The status of a guest whose init failed.
@@ -115,10 +114,6 @@ pub fn run_init() -> u8 {
 }
 
 fn power_off(status: u8) -> u8 {
-    // The quick way, which takes the status along; the other one takes every monitor.
-    if let Ok(port) = IoPort::open(SHUTDOWN) {
-        port.write(status);
-    }
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
     status
 }
@@ -170,12 +165,13 @@ struct Init<'a> {
     reaper: Reaper,
     command: Pid,
     events: Receiver<Event>,
-    clients: Clients,
+    /// Those who asked for a snapshot that is not decided.
+    asking: Clients,
+    /// Those whose snapshot was restored, until the copy is repaired.
+    restored: Clients,
     on_restore: Option<String>,
     /// The command after a restore that is running, and when it began.
     restoring: Option<(Pid, Instant)>,
-    /// Restores that the monitor told of.
-    restores: u64,
 }
 
 impl<'a> Init<'a> {
@@ -194,8 +190,10 @@ impl<'a> Init<'a> {
         let console = terminal::open(terminal::CONSOLE).map_err(InitError::Console)?;
         let (sender, events) = mpsc::channel();
         control.listen(sender.clone()).map_err(InitError::Thread)?;
-        // Without them a snapshot is still possible; its requester then repairs by itself.
-        let _ = Clients::listen(sender.clone());
+        if control.is_open() {
+            // Without it everything but a snapshot from inside is still possible.
+            let _ = Clients::listen(sender.clone());
+        }
         let reaper = Reaper::new();
         let (command, console_use) = start_command(&config, &console, &reaper)?;
         reaper.run(sender).map_err(InitError::Thread)?;
@@ -206,10 +204,10 @@ impl<'a> Init<'a> {
             reaper,
             command,
             events,
-            clients: Clients::default(),
+            asking: Clients::default(),
+            restored: Clients::default(),
             on_restore: config.on_restore,
             restoring: None,
-            restores: 0,
         };
         init.tell_ready();
         Ok(init)
@@ -232,7 +230,7 @@ impl<'a> Init<'a> {
                 Ok(Event::Told(message)) => self.take_message(message),
                 Ok(Event::Ended { pid, status }) if pid == self.command => break status,
                 Ok(Event::Ended { pid, status }) => self.take_end(pid, status),
-                Ok(Event::Client(stream)) => self.clients.admit(stream, self.restores),
+                Ok(Event::Client(stream)) => self.ask_for_snapshot(stream),
                 Err(RecvTimeoutError::Timeout) => {
                     self.notice(
                         "the command given by --on-restore takes too long; it is not waited for",
@@ -263,6 +261,14 @@ impl<'a> Init<'a> {
         self.control.send(&FromGuest::Notice { text });
     }
 
+    fn ask_for_snapshot(&mut self, stream: UnixStream) {
+        // One snapshot answers all who ask for it.
+        if self.asking.is_empty() {
+            self.control.send(&FromGuest::Snapshot);
+        }
+        self.asking.add(stream);
+    }
+
     fn take_message(&mut self, message: ToGuest) {
         match message {
             ToGuest::Restored {
@@ -280,6 +286,11 @@ impl<'a> Init<'a> {
                     let _ = rustix::process::kill_process_group(self.command, signal);
                 }
             }
+            ToGuest::Snapshot { taken } => self.asking.answer(if taken {
+                SnapshotOutcome::Source
+            } else {
+                SnapshotOutcome::Refused
+            }),
             ToGuest::InputEnd { bytes } => {
                 if let ConsoleUse::Stream { input, .. } = &self.console_use {
                     input.end_after(bytes);
@@ -295,7 +306,7 @@ impl<'a> Init<'a> {
         clock: Clock,
     ) {
         let begin = Instant::now();
-        self.restores += 1;
+        self.restored.take_over(&mut self.asking);
         match repair::repair(entropy, clock) {
             Ok(()) => {
                 let elapsed_us = begin.elapsed().as_micros() as u64;
@@ -353,7 +364,7 @@ impl<'a> Init<'a> {
 
     fn repair_is_complete(&mut self) {
         self.restoring = None;
-        self.clients.tell_repaired(self.restores);
+        self.restored.answer(SnapshotOutcome::Restored);
     }
 }
 

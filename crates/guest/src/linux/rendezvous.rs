@@ -1,10 +1,9 @@
-//! Where `nvx guest snapshot` waits for the init's repair of a restored copy.
+//! Where `nvx guest snapshot` meets the init, which has the control line.
 //!
-//! Both are in the guest, so a connection between them is captured and restored with them. The init
-//! says how many restores it has heard of when a client connects, and again after each repair; a client
-//! whose snapshot was restored waits for a number above the one it was greeted with.
+//! Both are in the guest, so a connection between them is captured and restored with them: the client in
+//! the copy gets its answer from the copy's init, once that has repaired the copy.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -12,17 +11,17 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::init::Event;
+use crate::SnapshotOutcome;
 
 /// Where the init listens. Root's alone, as its directory is.
 const SOCKET: &str = "/.nvx/run/init.sock";
 /// Most clients that wait; more are turned away.
 const MAX_CLIENTS: usize = 64;
-/// How long the init holds itself up for a client that does not read.
-const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long a client waits for a repair: longer than the command after a restore may take.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client waits for its answer, on the guest's clock, which stands still during a capture:
+/// longer than the command after a restore may take.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The init's side.
+/// Clients whose snapshot is not decided.
 #[derive(Default)]
 pub(super) struct Clients {
     streams: Vec<UnixStream>,
@@ -51,72 +50,55 @@ impl Clients {
         Ok(())
     }
 
-    /// Greets a client.
-    pub(super) fn admit(&mut self, stream: UnixStream, restores: u64) {
-        if self.streams.len() >= MAX_CLIENTS {
-            // Those that have gone are noticed by writing to them.
-            self.streams.retain(|stream| tell(stream, restores));
-        }
-        let has_room = self.streams.len() < MAX_CLIENTS;
-        if has_room
-            && stream.set_write_timeout(Some(WRITE_TIMEOUT)).is_ok()
-            && tell(&stream, restores)
-        {
+    pub(super) fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Lets one more wait, as long as there are not too many.
+    pub(super) fn add(&mut self, stream: UnixStream) {
+        if self.streams.len() < MAX_CLIENTS {
             self.streams.push(stream);
         }
     }
 
-    /// Tells everyone that restore number `restores` is repaired.
-    pub(super) fn tell_repaired(&mut self, restores: u64) {
-        self.streams.retain(|stream| tell(stream, restores));
-    }
-}
-
-fn tell(mut stream: &UnixStream, restores: u64) -> bool {
-    stream.write_all(format!("{restores}\n").as_bytes()).is_ok()
-}
-
-/// A client's side: a connection to the init, made before a snapshot is asked for.
-pub(super) struct Connection {
-    stream: BufReader<UnixStream>,
-    restores_before: u64,
-}
-
-impl Connection {
-    /// Connects; none if this guest has another init.
-    pub(super) fn open() -> io::Result<Option<Self>> {
-        let stream = match UnixStream::connect(SOCKET) {
-            Ok(stream) => stream,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-                ) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        stream.set_read_timeout(Some(REPAIR_TIMEOUT))?;
-        let mut connection = Self {
-            stream: BufReader::new(stream),
-            restores_before: 0,
-        };
-        connection.restores_before = connection.restores()?;
-        Ok(Some(connection))
+    /// Lets all that wait with `others` wait here.
+    pub(super) fn take_over(&mut self, others: &mut Self) {
+        self.streams.append(&mut others.streams);
     }
 
-    /// Waits until a restore that came after the connection is repaired.
-    pub(super) fn wait_for_repair(mut self) -> io::Result<()> {
-        while self.restores()? <= self.restores_before {}
-        Ok(())
-    }
-
-    fn restores(&mut self) -> io::Result<u64> {
-        let mut line = String::new();
-        if self.stream.read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    /// Answers all, who then wait no more.
+    pub(super) fn answer(&mut self, outcome: SnapshotOutcome) {
+        for mut stream in self.streams.drain(..) {
+            // One byte fits into any socket; a client that has gone needs no answer.
+            let _ = stream.write_all(&[outcome.exit_code()]);
         }
-        line.trim_end().parse().map_err(io::Error::other)
     }
+}
+
+/// Asks the init for a snapshot; none if this guest has another init.
+pub(super) fn ask_init() -> io::Result<Option<SnapshotOutcome>> {
+    let mut stream = match UnixStream::connect(SOCKET) {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    let outcomes = [
+        SnapshotOutcome::Restored,
+        SnapshotOutcome::Refused,
+        SnapshotOutcome::Source,
+    ];
+    let outcome = outcomes
+        .into_iter()
+        .find(|outcome| outcome.exit_code() == answer[0]);
+    Ok(Some(outcome.ok_or(io::ErrorKind::InvalidData)?))
 }

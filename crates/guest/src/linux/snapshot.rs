@@ -1,27 +1,24 @@
 //! `nvx guest snapshot`.
+//!
+//! The request goes over the control line and not by an I/O port, although the machine has one for it: a
+//! kernel may be built without `ioperm`, and a copy must hear of its repair by the line anyway.
 
-use std::io;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Instant;
 
-use nvx_devices::Outcome;
-use nvx_devices::numbers::SNAPSHOT;
-use nvx_host::IoPort;
-use nvx_machine::control_line::{FromGuest, ToGuest};
+use nvx_machine::control_line::{ConsoleMode, FromGuest, ToGuest};
 
 use super::control::for_each_message;
-use super::rendezvous::Connection;
+use super::rendezvous::{ANSWER_TIMEOUT, ask_init};
 use super::{repair, terminal};
 use crate::{SnapshotError, SnapshotOutcome};
 
-/// What a port gives that nothing drives.
-const FLOATING: u8 = 0xff;
-/// How long the monitor may take, on the guest's clock, which stands still during a capture.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the port is read.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// How long the message of a restore may take where this process takes it itself.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A table that every machine of nvx has, as Linux shows it.
+const ACPI_TABLE: &str = "/sys/firmware/acpi/tables/APIC";
+/// Where a table has its maker's name (ACPI 6.5, section 5.2.6, "System Description Table Header").
+const OEM_ID_OFFSET: u64 = 10;
 
 /// Asks the monitor for a snapshot of this guest, and says on which side of it this process is. In the
 /// restored copy it returns once the copy's clock and random numbers are its own.
@@ -29,91 +26,90 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// The snapshot cannot be asked for, or the copy is not repaired.
 pub fn request_snapshot() -> Result<SnapshotOutcome, SnapshotError> {
-    let port = IoPort::open(SNAPSHOT).map_err(SnapshotError::Port)?;
-    if port.read() == FLOATING {
-        return Err(SnapshotError::NoPort);
-    }
-    // Both before the request: afterwards the copy's message could already have gone by.
-    let init = Connection::open().map_err(SnapshotError::NotRepaired)?;
-    let own = match init {
-        Some(_) => None,
-        None => Some(OwnRepair::prepare().map_err(SnapshotError::NotRepaired)?),
-    };
-    // The value means nothing.
-    port.write(1);
-    match wait_for_outcome(&port)? {
-        Outcome::Restored => {
-            let repaired = match (init, own) {
-                (Some(init), _) => init.wait_for_repair(),
-                (None, Some(own)) => own.wait(),
-                (None, None) => Ok(()),
-            };
-            repaired.map_err(SnapshotError::NotRepaired)?;
-            Ok(SnapshotOutcome::Restored)
-        }
-        Outcome::Source => Ok(SnapshotOutcome::Source),
-        Outcome::Refused | Outcome::None => Ok(SnapshotOutcome::Refused),
-    }
-}
-
-fn wait_for_outcome(port: &IoPort) -> Result<Outcome, SnapshotError> {
-    let begin = Instant::now();
-    loop {
-        let value = port.read();
-        let outcomes = [Outcome::Refused, Outcome::Source, Outcome::Restored];
-        if let Some(outcome) = outcomes.into_iter().find(|outcome| *outcome as u8 == value) {
-            return Ok(outcome);
-        }
-        if begin.elapsed() > ANSWER_TIMEOUT {
+    match ask_init() {
+        Ok(Some(outcome)) => return Ok(outcome),
+        Ok(None) => {}
+        Err(error) if is_timeout(&error) => {
             return Err(SnapshotError::NoAnswer {
                 seconds: ANSWER_TIMEOUT.as_secs(),
             });
         }
-        std::thread::sleep(POLL_INTERVAL);
+        Err(error) => return Err(SnapshotError::Line(error)),
     }
+    // A host's second serial port may lead anywhere.
+    if !is_guest_of_nvx().map_err(SnapshotError::NoGuest)? {
+        return Err(SnapshotError::NoGuest(io::ErrorKind::NotFound.into()));
+    }
+    let line = terminal::open(terminal::CONTROL).map_err(SnapshotError::Line)?;
+    terminal::make_raw(&line).map_err(SnapshotError::Line)?;
+    ask_monitor(&line)
 }
 
-/// The repair where the guest's init is not ours: this process listens to the control line itself.
-struct OwnRepair {
-    repaired: mpsc::Receiver<io::Result<()>>,
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
-impl OwnRepair {
-    fn prepare() -> io::Result<Self> {
-        let line = terminal::open(terminal::CONTROL)?;
-        terminal::make_raw(&line)?;
-        let (sender, repaired) = mpsc::sync_channel(1);
-        std::thread::Builder::new()
-            .name("control line".to_owned())
-            .spawn(move || {
-                let listened = for_each_message(&line, |message| {
-                    let ToGuest::Restored { entropy, clock, .. } = message else {
-                        return true;
-                    };
-                    let begin = Instant::now();
-                    let result = repair::repair(&entropy, clock);
-                    if result.is_ok() {
-                        let elapsed_us = begin.elapsed().as_micros() as u64;
-                        let answer = FromGuest::Repaired { elapsed_us }.to_string();
-                        let _ = io::Write::write_all(&mut &line, answer.as_bytes());
-                    }
-                    let _ = sender.try_send(result);
-                    false
-                });
-                if let Err(error) = listened {
-                    let _ = sender.try_send(Err(error));
-                }
-            })?;
-        Ok(Self { repaired })
-    }
+fn is_guest_of_nvx() -> io::Result<bool> {
+    let mut table = File::open(ACPI_TABLE)?;
+    table.seek(SeekFrom::Start(OEM_ID_OFFSET))?;
+    let mut oem_id = [0; 6];
+    table.read_exact(&mut oem_id)?;
+    Ok(oem_id == nvx_machine::ACPI_OEM_ID)
+}
 
-    fn wait(self) -> io::Result<()> {
-        match self.repaired.recv_timeout(MESSAGE_TIMEOUT) {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "no message of the monitor on /dev/ttyS1",
-            )),
+/// Where the guest's init is not ours: this process is at the line itself.
+fn ask_monitor(line: &File) -> Result<SnapshotOutcome, SnapshotError> {
+    let (sender, outcome) = mpsc::sync_channel(1);
+    let reader = line.try_clone().map_err(SnapshotError::Line)?;
+    std::thread::Builder::new()
+        .name("control line".to_owned())
+        .spawn(move || {
+            let mut decided = None;
+            let listened = for_each_message(&reader, |message| {
+                decided = outcome_of(message, &reader);
+                decided.is_none()
+            });
+            let failed = listened.err().map(|error| Err(SnapshotError::Line(error)));
+            if let Some(outcome) = decided.or(failed) {
+                let _ = sender.try_send(outcome);
+            }
+        })
+        .map_err(SnapshotError::Line)?;
+    let mode = ConsoleMode::Stream;
+    for message in [FromGuest::Ready { mode }, FromGuest::Snapshot] {
+        let mut line = line;
+        line.write_all(message.to_string().as_bytes())
+            .map_err(SnapshotError::Line)?;
+    }
+    match outcome.recv_timeout(ANSWER_TIMEOUT) {
+        Ok(outcome) => outcome,
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(SnapshotError::NoAnswer {
+                seconds: ANSWER_TIMEOUT.as_secs(),
+            })
         }
+    }
+}
+
+/// What a message decides; none if it is about something else.
+fn outcome_of(message: ToGuest, mut line: &File) -> Option<Result<SnapshotOutcome, SnapshotError>> {
+    match message {
+        ToGuest::Snapshot { taken: true } => Some(Ok(SnapshotOutcome::Source)),
+        ToGuest::Snapshot { taken: false } => Some(Ok(SnapshotOutcome::Refused)),
+        ToGuest::Restored { entropy, clock, .. } => {
+            let begin = Instant::now();
+            if let Err(error) = repair::repair(&entropy, clock) {
+                return Some(Err(SnapshotError::NotRepaired(error)));
+            }
+            let elapsed_us = begin.elapsed().as_micros() as u64;
+            let answer = FromGuest::Repaired { elapsed_us }.to_string();
+            // The copy is repaired, whether the monitor hears it or not.
+            let _ = line.write_all(answer.as_bytes());
+            Some(Ok(SnapshotOutcome::Restored))
+        }
+        _ => None,
     }
 }

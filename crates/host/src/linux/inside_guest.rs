@@ -1,11 +1,10 @@
 //! What `nvx` asks of the kernel when it runs inside a guest, beyond what libraries wrap.
 #![expect(
     unsafe_code,
-    reason = "I/O ports, the random generator's and the network's ioctls, and what a child does before it \
+    reason = "the random generator's and the network's ioctls, and what a child does before it \
               runs its program have no safe wrapper in the libraries in use"
 )]
 
-use std::arch::asm;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -16,51 +15,6 @@ use std::process::Command;
 const ADD_ENTROPY: libc::Ioctl = 0x4008_5203_u32 as libc::Ioctl;
 /// `RNDRESEEDCRNG`: `_IO('R', 7)` (linux/random.h).
 const RESEED: libc::Ioctl = 0x5207;
-
-/// One I/O port that the calling thread may use.
-#[derive(Debug)]
-pub struct IoPort {
-    number: u16,
-    /// The permission is the thread's that asked for it.
-    _not_send: std::marker::PhantomData<*const ()>,
-}
-
-impl IoPort {
-    /// Asks for the port.
-    ///
-    /// # Errors
-    /// The thread has no right to I/O ports (`CAP_SYS_RAWIO`), or the kernel offers none.
-    pub fn open(number: u16) -> io::Result<Self> {
-        // SAFETY: ioperm takes no pointers.
-        if unsafe { libc::ioperm(number.into(), 1, 1) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self {
-            number,
-            _not_send: std::marker::PhantomData,
-        })
-    }
-
-    /// Reads one byte.
-    pub fn read(&self) -> u8 {
-        let value: u8;
-        // SAFETY: the thread has the permission for this port, or the instruction would be a fault;
-        // it touches no memory. What a device does with it, the one who opened the port wants.
-        unsafe {
-            asm!("in al, dx", in("dx") self.number, out("al") value, options(nomem, nostack, preserves_flags));
-        }
-        value
-    }
-
-    /// Writes one byte.
-    pub fn write(&self, value: u8) {
-        // SAFETY: as in `read`. The snapshot port saves this very memory, but its contents are the same
-        // before and after.
-        unsafe {
-            asm!("out dx, al", in("dx") self.number, in("al") value, options(nostack, preserves_flags));
-        }
-    }
-}
 
 /// Mixes `bytes` into the kernel's random pool, all of their bits counted as random, and makes the
 /// generator take its next key from the pool at once.

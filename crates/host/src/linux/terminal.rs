@@ -72,6 +72,11 @@ impl UserTerminal {
         restore(&mut lock());
     }
 
+    /// Whether it is raw.
+    pub fn is_raw(&self) -> bool {
+        lock().is_some()
+    }
+
     /// Columns and rows; `None` where the terminal does not know.
     pub fn size(&self) -> Option<(u16, u16)> {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;

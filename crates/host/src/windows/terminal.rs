@@ -31,6 +31,11 @@ impl UserTerminal {
         match self.never {}
     }
 
+    /// Whether it is raw.
+    pub fn is_raw(&self) -> bool {
+        match self.never {}
+    }
+
     /// Columns and rows.
     pub fn size(&self) -> Option<(u16, u16)> {
         match self.never {}

@@ -24,6 +24,8 @@ fn to_guest() -> Vec<ToGuest> {
         },
         ToGuest::Signal { number: 15 },
         ToGuest::InputEnd { bytes: 0 },
+        ToGuest::Snapshot { taken: true },
+        ToGuest::Snapshot { taken: false },
     ]
 }
 
@@ -35,6 +37,7 @@ fn from_guest() -> Vec<FromGuest> {
         FromGuest::Ready {
             mode: ConsoleMode::Stream,
         },
+        FromGuest::Snapshot,
         FromGuest::Repaired { elapsed_us: 12 },
         FromGuest::Failed {
             reason: "cannot run /bin/a=b: no such file".to_owned(),
@@ -76,7 +79,9 @@ fn the_wire_form_is_fixed() {
         [
             "size cols=65535 rows=0\n",
             "signal number=15\n",
-            "input-end bytes=0\n"
+            "input-end bytes=0\n",
+            "snapshot outcome=source\n",
+            "snapshot outcome=refused\n"
         ]
     );
     let lines: Vec<_> = from_guest().iter().map(ToString::to_string).collect();
@@ -85,6 +90,7 @@ fn the_wire_form_is_fixed() {
         [
             "ready mode=terminal\n",
             "ready mode=stream\n",
+            "snapshot\n",
             "repaired elapsed_us=12\n",
             "failed reason=cannot run /bin/a=b: no such file\n",
             "notice text=slow\n",

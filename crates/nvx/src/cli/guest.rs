@@ -55,27 +55,47 @@ nvx guest snapshot && echo restored"
 pub struct GuestSnapshotArgs {}
 
 /// What a Linux guest has in it, and what it does.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct GuestContentsArgs {
-    /// Root file system: a directory or a tar archive (also .tar.gz) [default: nothing but nvx]
+    /// Root file system: directory or tar archive [default: only nvx]
     #[arg(long, value_name = "DIR|TAR")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load, with what it depends on: a name or a file; repeatable
+    /// Kernel module to load, with what it needs: name or file; repeatable
     #[arg(long = "module", value_name = "NAME|FILE")]
     pub modules: Vec<String>,
-    /// Variable of the command's environment; a name alone takes the value here; repeatable
+    /// Environment variable; a name alone takes its value here; repeatable
     #[arg(long = "env", value_name = "NAME=VALUE")]
     pub environment: Vec<String>,
-    /// Directory that the command begins in
-    #[arg(long = "workdir", value_name = "DIR", default_value = "/")]
-    pub working_directory: String,
-    /// Shell command that every restored copy runs before it goes on, such as to set a host name
+    /// Directory that the command begins in [default: /]
+    #[arg(long = "workdir", value_name = "DIR")]
+    pub working_directory: Option<String>,
+    /// Shell command that each restored copy runs first
     #[arg(long, value_name = "COMMAND")]
     pub on_restore: Option<String>,
-    /// The guest's host name
-    #[arg(long, value_name = "NAME", default_value = "nvx")]
-    pub hostname: String,
+    /// The guest's host name [default: nvx]
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
     /// Command to run in the guest; its exit status is nvx's
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+impl GuestContentsArgs {
+    /// Whether anything is said of what a guest has in it.
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            root,
+            modules,
+            environment,
+            working_directory,
+            on_restore,
+            hostname,
+            command,
+        } = self;
+        let lists = [modules, environment, command];
+        let texts = [working_directory, on_restore, hostname];
+        root.is_none()
+            && lists.iter().all(|list| list.is_empty())
+            && texts.iter().all(|text| text.is_none())
+    }
 }

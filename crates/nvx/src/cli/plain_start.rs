@@ -13,7 +13,10 @@ use std::path::PathBuf;
 use nvx_hypervisor::BackendChoice;
 use nvx_probe_guest::ProbeParams;
 
-use super::{CaptureArgs, Clock, Command, Guest, LinuxArgs, RamFileArgs, RestoreArgs, RunArgs};
+use super::{
+    CaptureArgs, Clock, Command, Guest, GuestContentsArgs, LinuxArgs, RamFileArgs, RestoreArgs,
+    RunArgs,
+};
 use crate::size;
 
 /// The command that the words after the program's name ask for; `None` if clap must read them.
@@ -36,7 +39,8 @@ fn read_run(mut words: Words<impl Iterator<Item = OsString>>) -> Option<RunArgs>
         guest: Guest::Probe,
         probe: ProbeParams::default(),
         linux: LinuxArgs::default(),
-        memory: 128 << 20,
+        contents: GuestContentsArgs::default(),
+        memory: None,
         vcpus: 1,
         capture: no_capture(),
         scratch: None,
@@ -50,7 +54,7 @@ fn read_run(mut words: Words<impl Iterator<Item = OsString>>) -> Option<RunArgs>
         match name.as_str() {
             "guest" => (words.text()? == "probe").then_some(())?,
             "probe" => args.probe = words.text()?.parse().ok()?,
-            "memory" => args.memory = size::parse(&words.text()?).ok()?,
+            "memory" => args.memory = Some(size::parse(&words.text()?).ok()?),
             "vcpus" => args.vcpus = words.text()?.parse().ok()?,
             "scratch" => args.scratch = Some(words.path()?),
             "ram-file" => args.ram_file.ram_file = Some(words.text()?.parse().ok()?),

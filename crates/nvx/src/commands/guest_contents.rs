@@ -46,6 +46,7 @@ pub fn plan(kernel: &Path, args: GuestContentsArgs) -> anyhow::Result<Initramfs>
     if command.is_empty() {
         bail!("no command for the guest; put it after --, as in: -- /bin/sh");
     }
+    let working_directory = working_directory.unwrap_or_else(|| "/".to_owned());
     if !working_directory.starts_with('/') {
         bail!("--workdir {working_directory} must begin with /");
     }
@@ -59,7 +60,7 @@ pub fn plan(kernel: &Path, args: GuestContentsArgs) -> anyhow::Result<Initramfs>
         working_directory,
         terminal,
         on_restore,
-        host_name: hostname,
+        host_name: hostname.unwrap_or_else(|| "nvx".to_owned()),
     };
     let request = PackRequest {
         kernel: kernel.to_owned(),

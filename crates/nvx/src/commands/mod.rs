@@ -7,6 +7,7 @@ mod doctor;
 mod generate;
 mod guest;
 mod guest_contents;
+mod guest_terminal;
 mod inspect;
 mod perf;
 mod restore;

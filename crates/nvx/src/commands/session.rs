@@ -13,6 +13,7 @@ use nvx_vmm::{
     CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, Vm, VmOptions, chain,
 };
 
+use super::guest_terminal::GuestTerminal;
 use crate::cli::CaptureArgs;
 use crate::exit::{Failure, GUEST_RESET, STOPPED};
 use crate::output;
@@ -34,7 +35,14 @@ where
         output,
     };
     let vm = make(console).map_err(Failure::monitor)?;
-    let outcome = vm.run(&signals, &mut Messages).map_err(Failure::monitor)?;
+    let terminal = vm.guest_line().map(GuestTerminal::attach).transpose();
+    let mut messages = Messages {
+        terminal: terminal.map_err(Failure::monitor)?,
+    };
+    let outcome = vm.run(&signals, &mut messages);
+    // Before anything is said of the end.
+    drop(messages);
+    let outcome = outcome.map_err(Failure::monitor)?;
     Ok(match outcome {
         Outcome::GuestExit { status } => ExitCode::from(status),
         Outcome::GuestReset => {
@@ -113,15 +121,27 @@ fn canonical(roots: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         .collect()
 }
 
-struct Messages;
+struct Messages {
+    /// The user's terminal, if the guest is one that uses it.
+    terminal: Option<GuestTerminal>,
+}
+
+impl Messages {
+    fn say(&self, text: &str) {
+        // Where the terminal is raw a newline alone does not begin a new line at its left.
+        let is_raw = self.terminal.as_ref().is_some_and(GuestTerminal::is_raw);
+        let end = if is_raw { "\r" } else { "" };
+        output::message(&format!("{text}{end}"));
+    }
+}
 
 impl Observer for Messages {
     fn capture_failed(&mut self, error: &CaptureError) {
-        output::message(&format!("capture failed: {}", chain(error)));
+        self.say(&format!("capture failed: {}", chain(error)));
     }
 
     fn captured_and_continues(&mut self, captured: &Captured) {
-        output::message(&format!(
+        self.say(&format!(
             "{}; the guest goes on",
             captured_message(captured)
         ));
@@ -129,9 +149,14 @@ impl Observer for Messages {
 
     fn guest_said(&mut self, message: &FromGuest) {
         match message {
-            FromGuest::Failed { reason } => output::message(&format!("in the guest: {reason}")),
-            FromGuest::Notice { text } => output::message(&format!("in the guest: {text}")),
-            FromGuest::Ready { .. } | FromGuest::Repaired { .. } | FromGuest::Exit { .. } => {}
+            FromGuest::Ready { mode } => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.guest_is_ready(*mode);
+                }
+            }
+            FromGuest::Failed { reason } => self.say(&format!("in the guest: {reason}")),
+            FromGuest::Notice { text } => self.say(&format!("in the guest: {text}")),
+            FromGuest::Snapshot | FromGuest::Repaired { .. } | FromGuest::Exit { .. } => {}
         }
     }
 }
