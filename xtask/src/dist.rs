@@ -29,14 +29,36 @@ pub struct Options {
 
 /// Builds the binary and returns its path. Fails if it turns out to need a dynamic loader.
 pub fn build(workspace: &Workspace, options: &Options) -> Result<PathBuf> {
+    build_by("build", workspace, options, &[])
+}
+
+/// Builds the shipped binary and has the linker write its map; returns the binary's path.
+pub fn build_with_map(workspace: &Workspace, map: &Path) -> Result<PathBuf> {
+    let argument = format!("link-arg=-Wl,-Map={}", map.display());
+    build_by(
+        "rustc",
+        workspace,
+        &Options::default(),
+        &["--", "-C", &argument],
+    )
+}
+
+fn build_by(
+    command: &str,
+    workspace: &Workspace,
+    options: &Options,
+    further: &[&str],
+) -> Result<PathBuf> {
     let (profile, directory) = if options.dev && !options.release {
         ("dev", "debug")
     } else {
         ("release", "release")
     };
     let status = cargo()
-        .args(["build", "--locked", "--package", "nvx", "--target", TARGET])
+        .args([command, "--locked", "--package", "nvx", "--target", TARGET])
         .args(["--profile", profile])
+        .args(further)
+        .env("NVX_START_ORDER", "1")
         .env("RUSTFLAGS", RUSTFLAGS)
         .current_dir(&workspace.root)
         .status()

@@ -1,7 +1,7 @@
 //! The developer's one door: checks, test lanes, the shipped binary, and the speed floor.
 //!
 //! `cargo xtask verify` runs every static check, `cargo xtask test` runs the lanes, `cargo xtask build`
-//! makes the static binary, `cargo xtask man` writes the man pages, and `cargo xtask floor` measures nvx
+//! makes the static binary in the order that `cargo xtask start-order` recorded, `cargo xtask man` writes the man pages, and `cargo xtask floor` measures nvx
 //! against a C program that does only what the kernel interface demands. Each command is one module; this file only parses arguments.
 #![forbid(unsafe_code)]
 #![expect(
@@ -14,6 +14,7 @@ mod floor;
 mod linux_guest;
 mod man;
 mod rust_text;
+mod start_order;
 mod test;
 mod verify;
 mod windows;
@@ -45,6 +46,8 @@ enum Command {
     Build(dist::Options),
     /// Write a man page for each nvx command and print their directory.
     Man(man::Options),
+    /// Record which functions a start executes, for `build` to place together (needs /dev/kvm).
+    StartOrder,
     /// Measure nvx against the speed floor.
     Floor(floor::Options),
 }
@@ -74,6 +77,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             println!("{}", directory.display());
             Ok(ExitCode::SUCCESS)
         }
+        Command::StartOrder => start_order::run(&workspace),
         Command::Floor(options) => floor::run(&workspace, options),
     }
 }
