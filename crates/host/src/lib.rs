@@ -9,6 +9,7 @@
 //! sees the names that this file exports.
 
 mod answers;
+mod confinement;
 mod control_error;
 mod file_error;
 mod owned_names;
@@ -28,12 +29,14 @@ use windows as os;
 pub use answers::{
     DirectorySync, FileLock, FileSystemKind, InputRead, Interest, RenameMethod, StreamRead, Waiting,
 };
+pub use confinement::{ConfineError, Confined, ConfinedThread, Confinement};
 pub use control_error::ControlSocketError;
 pub use file_error::{CreateError, FileKind, LinkError, OpenError, ReflinkError, RenameError};
 pub use owned_names::{RAM_FILE_PREFIX, STAGING_PREFIX};
 pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
 pub use os::AsFile;
+pub use os::confine::{confine, confine_thread, confinement_support};
 pub use os::control_socket::{ControlListener, ControlStream, MAX_CONTROL_PATH_BYTES};
 pub use os::entry;
 pub use os::files::{Directory, FileIdentity, FileSystem};

@@ -1,5 +1,6 @@
 //! The Linux side of the crate.
 
+pub mod confine;
 pub mod control_socket;
 pub mod entry;
 pub mod files;

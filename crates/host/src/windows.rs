@@ -4,6 +4,7 @@
 //! goes through the native interface ([`nt`]). What can be waited for is an *event* ([`event`]): where
 //! Windows has no state of readiness of its own (anonymous pipes, consoles), a thread makes one.
 
+pub mod confine;
 pub mod control_socket;
 pub mod entry;
 mod event;

@@ -315,7 +315,7 @@ impl GuestMemory {
             return Ok(());
         }
         for view in &self.views {
-            view.advise_reading(os::SHARED_BLOCK_FILE_ADVICE)
+            view.advise(os::SHARED_BLOCK_FILE_ADVICE)
                 .map_err(|source| MapError::Advise {
                     name: name.clone(),
                     source,

@@ -117,20 +117,23 @@ impl RangeView {
         };
         let fault_report =
             name.and_then(|name| fault::Registration::new(start.as_ptr().addr(), length, name));
-        Ok(Self {
+        let view = Self {
             bytes,
             fault_report,
-        })
+        };
+        // What a guest keeps in its RAM is nobody's business who finds a core file.
+        view.advise(Advice::LinuxDontDump)?;
+        Ok(view)
     }
 
     pub(crate) fn bytes(&self) -> &VolatileBytes {
         &self.bytes
     }
 
-    /// Gives `advice` about the whole range; it never changes what the range holds.
-    pub(crate) fn advise_reading(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the range is this value's own mapping, and read-ahead advice (the only kind
-        // that is passed in) keeps contents.
+    /// Gives `advice` about the whole range, of a kind that does not change what the range holds.
+    pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the range is this value's own mapping, and advice on read-ahead and core files (the only
+        // kinds that are passed in) keeps contents.
         unsafe {
             madvise(
                 self.bytes.start().as_ptr().cast(),

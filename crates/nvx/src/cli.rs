@@ -147,6 +147,9 @@ pub struct RunArgs {
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,
+    /// Do not filter system calls, to find out whether the filter is in the way
+    #[arg(long)]
+    pub no_seccomp: bool,
 }
 
 /// A stock Linux kernel, instead of a built-in guest.
@@ -274,6 +277,9 @@ pub struct RestoreArgs {
     /// What carries out the guest's instructions; auto takes the best that this host has
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
     pub backend: BackendChoice,
+    /// Do not filter system calls, to find out whether the filter is in the way
+    #[arg(long)]
+    pub no_seccomp: bool,
 }
 
 /// Show what a snapshot holds

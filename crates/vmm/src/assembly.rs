@@ -182,6 +182,7 @@ impl Parts {
             shared: self.shared,
             ram,
             policy: options.capture,
+            privileges: options.privileges,
             profile,
             input: self.input,
             watch: Arc::new(self.watch),

@@ -123,6 +123,9 @@ pub enum RunError {
     /// A vCPU cannot go on.
     #[error("the guest cannot go on")]
     Fault(#[from] VcpuFault),
+    /// Privileges cannot be given up; the guest did not run.
+    #[error("cannot give up privileges")]
+    Privileges(#[from] nvx_host::ConfineError),
     /// The monitor cannot wait for events.
     #[error("cannot wait for events")]
     Wait(#[source] io::Error),

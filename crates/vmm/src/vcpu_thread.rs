@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvx_devices::{Effect, Outcome, Ports, numbers};
-use nvx_host::Waker;
+use nvx_host::{ConfineError, ConfinedThread, Waker};
 use nvx_hypervisor::{RunError, Vcpu, VcpuExit};
 use nvx_memory::{GuestAddress, GuestMemory};
 
@@ -67,6 +67,14 @@ pub enum VcpuFault {
         vcpu: u8,
         /// What the hypervisor reported.
         reason: String,
+    },
+    /// The vCPU's thread cannot give up privileges.
+    #[error("vCPU {vcpu}: its thread cannot give up privileges")]
+    Privileges {
+        /// The vCPU's index.
+        vcpu: u8,
+        /// Why.
+        source: ConfineError,
     },
     /// The hypervisor refuses to run the vCPU.
     #[error("the guest cannot run")]
@@ -214,13 +222,15 @@ pub(crate) fn run_until(shared: &Shared, vcpu: &mut dyn Vcpu, interrupt: &Interr
 }
 
 /// The body of the thread of each vCPU but the first: runs it until the gate says to end.
-pub(crate) fn run_thread(shared: &Shared, cell: &VcpuCell) {
+pub(crate) fn run_thread(shared: &Shared, cell: &VcpuCell, filter_system_calls: bool) {
     let mut vcpu = lock_vcpu(cell);
     let index = vcpu.index();
+    // What the process has given up already holds for this thread too; this only takes more.
+    let confined = !filter_system_calls || confine(shared, index);
     vcpu.bind_to_this_thread();
     loop {
         let stop = shared.gate.stop();
-        if run_until(shared, &mut **vcpu, stop) != Left::Faulted {
+        if confined && run_until(shared, &mut **vcpu, stop) != Left::Faulted {
             finish_exit(shared, &mut **vcpu, stop);
         }
         drop(vcpu);
@@ -230,6 +240,18 @@ pub(crate) fn run_thread(shared: &Shared, cell: &VcpuCell) {
             return;
         }
         vcpu.clear_stop();
+    }
+}
+
+/// Takes from this thread what a vCPU does not need; returns whether that was done, or the VM is to end.
+fn confine(shared: &Shared, vcpu: u8) -> bool {
+    match nvx_host::confine_thread(ConfinedThread::Vcpu) {
+        Ok(()) => true,
+        Err(source) => {
+            let fault = VcpuFault::Privileges { vcpu, source };
+            shared.post(vcpu, VcpuEvent::Fault(fault));
+            false
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::capture::{self, CaptureRequest, Captured};
 use crate::control::{self, ControlServer};
 use crate::control_line::GuestLine;
 use crate::error::{CaptureError, RunError};
+use crate::privileges::Privileges;
 use crate::ram::VmRam;
 use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, finish_exit, run_thread, run_until};
 use crate::watcher::{self, Watch};
@@ -63,6 +64,8 @@ pub struct VmOptions {
     pub capture: CapturePolicy,
     /// Where other processes control the VM.
     pub control: Option<ControlListener>,
+    /// What the process keeps while the guest runs.
+    pub privileges: Privileges,
 }
 
 impl VmOptions {
@@ -101,6 +104,8 @@ pub trait Observer {
     fn guest_said(&mut self, message: &FromGuest) {
         let _ = message;
     }
+    /// The process was to be confined and this kernel cannot confine paths.
+    fn paths_not_confined(&mut self);
 }
 
 /// A virtual machine, ready to run or running.
@@ -115,6 +120,7 @@ pub struct Vm {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ram: VmRam,
     pub(crate) policy: CapturePolicy,
+    pub(crate) privileges: Privileges,
     pub(crate) profile: Profile,
     pub(crate) input: Option<ConsoleInput>,
     pub(crate) watch: Arc<Watch>,
@@ -149,7 +155,9 @@ impl Vm {
         signals: &TerminationSignals,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
-        let started = self.start_threads(signals);
+        let started = self
+            .drop_privileges(observer)
+            .and_then(|()| self.start_threads(signals));
         let result = started.and_then(|()| self.serve(signals, observer));
         self.end(result, signals)
     }
@@ -192,6 +200,19 @@ impl Vm {
         result
     }
 
+    fn drop_privileges(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        let mut profile = std::mem::replace(&mut self.profile, Profile::start(false));
+        let confined = profile.phase(self.origin, "privilege_drop", |_| {
+            let control = self.control.as_ref();
+            self.privileges.drop_rest(&self.policy, &self.ram, control)
+        });
+        self.profile = profile;
+        if confined?.is_some_and(|confined| !confined.paths) {
+            observer.paths_not_confined();
+        }
+        Ok(())
+    }
+
     fn start_threads(&mut self, signals: &TerminationSignals) -> Result<(), RunError> {
         self.first_vcpu.bind_to_this_thread();
         let mut profile = std::mem::replace(&mut self.profile, Profile::start(false));
@@ -200,7 +221,8 @@ impl Vm {
             for (index, cell) in (1..).zip(&self.other_vcpus) {
                 let shared = Arc::clone(&self.shared);
                 let cell = Arc::clone(cell);
-                let body = move || run_thread(&shared, &cell);
+                let filter = self.privileges.filters_system_calls();
+                let body = move || run_thread(&shared, &cell, filter);
                 self.threads
                     .push(start_thread(format!("vcpu{index}"), body)?);
             }

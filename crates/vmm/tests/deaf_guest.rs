@@ -29,6 +29,10 @@ impl Observer for Nothing {
         panic!("{error}");
     }
 
+    fn paths_not_confined(&mut self) {
+        panic!("nothing was to be confined");
+    }
+
     fn captured_and_continues(&mut self, captured: &Captured) {
         panic!("{captured:?}");
     }
@@ -53,6 +57,7 @@ fn machine(script: Vec<Step>, directory: &Path) -> Vm {
                 ..Default::default()
             },
             control: Some(ControlListener::bind(&directory.join("control")).unwrap()),
+            ..VmOptions::default()
         },
     };
     let console = Console {

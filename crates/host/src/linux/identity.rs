@@ -1,7 +1,7 @@
 //! Which host this is, and for whom this process acts.
 
 /// Where Linux keeps the random number that it draws at boot (random(4)).
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A value that no other host and no other boot of this host has; `None` where the system does not
 /// tell.

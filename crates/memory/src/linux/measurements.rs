@@ -67,7 +67,7 @@ fn measure_advice_for_shared_views() {
             };
             let view = RangeView::map(backing, 0, RAM_BYTES).unwrap();
             let advice = [Advice::Normal, Advice::Random][random];
-            view.advise_reading(advice).unwrap();
+            view.advise(advice).unwrap();
             let started = Instant::now();
             for page in &pages {
                 view.bytes().write(page * PAGE_SIZE_BYTES, &[1]).unwrap();
@@ -108,7 +108,7 @@ fn measure_flush_calls() {
                 writable: true,
             };
             let view = RangeView::map(backing, 0, RAM_BYTES).unwrap();
-            view.advise_reading(Advice::Random).unwrap();
+            view.advise(Advice::Random).unwrap();
             for page in &pages {
                 view.bytes().write(page * PAGE_SIZE_BYTES, &[1]).unwrap();
             }

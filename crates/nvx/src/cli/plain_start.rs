@@ -46,6 +46,7 @@ fn read_run(mut words: Words<impl Iterator<Item = OsString>>) -> Option<RunArgs>
         scratch: None,
         ram_file: RamFileArgs::default(),
         backend: BackendChoice::default(),
+        no_seccomp: false,
     };
     while let Some(word) = words.next()? {
         let Word::Option(name) = word else {
@@ -83,6 +84,7 @@ fn read_restore(mut words: Words<impl Iterator<Item = OsString>>) -> Option<Rest
         capture,
         clock: Clock::default(),
         backend,
+        no_seccomp: false,
     })
 }
 

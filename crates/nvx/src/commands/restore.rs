@@ -16,6 +16,7 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
         capture,
         clock,
         backend,
+        no_seccomp,
     } = args;
     let request = RestoreRequest {
         snapshot: directory,
@@ -23,7 +24,7 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
             Clock::Advance => ClockPolicy::Advance,
             Clock::Freeze => ClockPolicy::Freeze,
         },
-        options: session::vm_options(capture, None).map_err(Failure::monitor)?,
+        options: session::vm_options(capture, None, no_seccomp).map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::restore(request, console, session::opener(backend), profile))
 }

@@ -38,6 +38,7 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         scratch,
         ram_file,
         backend,
+        no_seccomp,
     } = args;
     let is_linux = linux.kernel.is_some() || linux.cmdline.is_some() || !contents.is_empty();
     let (guest, memory) = if is_linux {
@@ -59,7 +60,8 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
             file: ram_file.ram_file.unwrap_or_default(),
             writeback: ram_file.writeback.unwrap_or_default(),
         },
-        options: session::vm_options(capture, scratch_root.as_deref()).map_err(Failure::monitor)?,
+        options: session::vm_options(capture, scratch_root.as_deref(), no_seccomp)
+            .map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::boot(request, console, session::opener(backend), profile))
 }

@@ -10,7 +10,8 @@ use nvx_hypervisor::{BackendChoice, Hypervisor, OpenError, open_backend};
 use nvx_machine::control_line::FromGuest;
 use nvx_snapshot::{Destination, parent_of};
 use nvx_vmm::{
-    CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, Vm, VmOptions, chain,
+    CaptureError, CapturePolicy, Captured, Console, Observer, Outcome, Privileges, Vm, VmOptions,
+    chain,
 };
 
 use super::guest_terminal::GuestTerminal;
@@ -78,7 +79,11 @@ pub fn opener(
 }
 
 /// What the arguments say of captures and control. The socket listens from here on.
-pub fn vm_options(args: CaptureArgs, scratch: Option<&Path>) -> anyhow::Result<VmOptions> {
+pub fn vm_options(
+    args: CaptureArgs,
+    scratch: Option<&Path>,
+    no_seccomp: bool,
+) -> anyhow::Result<VmOptions> {
     let CaptureArgs {
         snapshot,
         continue_after,
@@ -106,6 +111,11 @@ pub fn vm_options(args: CaptureArgs, scratch: Option<&Path>) -> anyhow::Result<V
             .map(|path| ControlListener::bind(&path))
             .transpose()
             .context("the control socket cannot be made")?,
+        privileges: if no_seccomp {
+            Privileges::KeepSystemCalls
+        } else {
+            Privileges::Least
+        },
     })
 }
 
@@ -138,6 +148,12 @@ impl Messages {
 impl Observer for Messages {
     fn capture_failed(&mut self, error: &CaptureError) {
         self.say(&format!("capture failed: {}", chain(error)));
+    }
+
+    fn paths_not_confined(&mut self) {
+        output::message(
+            "this kernel has no Landlock: the process can open any path that its user can",
+        );
     }
 
     fn captured_and_continues(&mut self, captured: &Captured) {

@@ -2,6 +2,7 @@
 //! client can do more harm than lose its own connection.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use nvx_host::{ControlListener, ControlStream, Interest, StreamRead, WaitSet, Waitable as _};
 
@@ -43,6 +44,11 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
+    /// The socket.
+    pub(crate) fn path(&self) -> &Path {
+        self.listener.path()
+    }
+
     pub(crate) fn new(listener: ControlListener) -> Self {
         Self {
             listener,
