@@ -3,11 +3,16 @@
 //! Each golden sets every field to something else than its default, as a field at its default is not
 //! written at all. A new field needs a golden of its own in which it is set.
 
+use std::sync::Arc;
+
+use nvx_memory::{GuestAddress, GuestMemory, RamLayout, RamRange};
+
 use crate::device::restore;
-use crate::numbers::{RTC_DATA, RTC_INDEX, SNAPSHOT};
+use crate::interrupt::UnconnectedLine;
+use crate::numbers::{RTC_DATA, RTC_INDEX, SERIAL_CONSOLE, SNAPSHOT};
 use crate::{
-    ConsoleIo, Device, PortConsole, PortDevice, RestoreNotice, Rtc, SavedUnit, Shutdown,
-    SnapshotPort, SystemClock,
+    ConsoleIo, Device, Entropy, EntropySource, GenerationId, PortConsole, PortDevice, PowerControl,
+    RestoreNotice, Rtc, SavedUnit, SerialIo, Shutdown, SnapshotPort, SystemClock, Uart, VirtioMmio,
 };
 
 /// What to say when a golden does not match.
@@ -77,4 +82,94 @@ fn the_clock_is_as_ever() {
     assert_eq!(rtc.read(RTC_DATA), 0x50 ^ 0x55, "{SEE}");
     let _ = rtc.write(RTC_INDEX, 0x0b);
     assert_eq!(rtc.read(RTC_DATA), 0x86, "{SEE}");
+}
+
+impl SerialIo for NoConsole {
+    fn input_pending(&mut self) -> bool {
+        false
+    }
+
+    fn take_input(&mut self) -> Option<u8> {
+        None
+    }
+
+    fn write_output(&mut self, _bytes: &[u8]) {}
+
+    fn output_pauses(&mut self) {}
+}
+
+#[test]
+fn power_control_is_as_ever() {
+    check(&mut PowerControl::default(), "nvx.power-control", 1, &[]);
+}
+
+#[test]
+fn a_serial_port_is_as_ever() {
+    let bytes = [
+        0x08, 0x05, // interrupt enable
+        0x10, 0x01, // FIFOs on
+        0x18, 0x83, 0x01, // line control
+        0x20, 0x1b, // modem control
+        0x28, 0x5a, // scratch
+        0x30, 0xa3, 0x02, // divisor 0x123
+        0x38, 0x01, // news of the transmitter
+        0x42, 0x02, 0xaa, 0xbb, // looped back
+        0x48, 0xac, 0x02, // received 300 bytes
+    ];
+    let line = Box::new(UnconnectedLine);
+    let mut uart = Uart::new("serial-console", SERIAL_CONSOLE, Box::new(NoConsole), line);
+    check(&mut uart, "nvx.uart-16550", 1, &bytes);
+    assert_eq!(uart.received_bytes(), 300, "{SEE}");
+    // With the divisor's latch open.
+    assert_eq!(uart.read(SERIAL_CONSOLE), 0x23, "{SEE}");
+}
+
+#[test]
+fn the_generation_id_is_as_ever() {
+    let mut bytes = vec![0x0a, 0x10];
+    bytes.extend(1..=16);
+    let mut device = GenerationId::new(Box::new(UnconnectedLine));
+    check(&mut device, "nvx.generation-id", 1, &bytes);
+    assert!(device.id().into_iter().eq(1..=16), "{SEE}");
+}
+
+struct NoEntropy;
+
+impl EntropySource for NoEntropy {
+    fn fill(&mut self, _target: &mut [u8]) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_virtio_device_is_as_ever() {
+    let bytes = [
+        0x08, 0x4f, // status: needs a reset
+        0x10, 0x01, // word of the device's features
+        0x18, 0x01, // word of the driver's features
+        0x20, 0x80, 0x80, 0x80, 0x80, 0x10, // features of the driver: version 1
+        0x28, 0x01, // selected queue
+        0x30, 0x01, // interrupt status
+        0x3a, 0x15, // the one queue:
+        0x08, 0x20, // size 32
+        0x10, 0x01, // ready
+        0x18, 0x80, 0x20, // descriptor table 0x1000
+        0x20, 0x80, 0x40, // available ring 0x2000
+        0x28, 0x80, 0x60, // used ring 0x3000
+        0x30, 0xff, 0xff, 0x03, // next available 65535
+        0x38, 0x80, 0x80, 0x02, // next used 32768
+    ];
+    let layout = RamLayout::new(vec![RamRange {
+        start: GuestAddress(0),
+        size_bytes: 65536,
+        file_offset_bytes: 0,
+    }])
+    .expect("a layout");
+    let mut device = VirtioMmio::new(
+        "virtio-rng",
+        Box::new(Entropy::new(Box::new(NoEntropy))),
+        Arc::new(GuestMemory::anonymous(layout).expect("RAM")),
+        Box::new(UnconnectedLine),
+    );
+    check(&mut device, "nvx.virtio-rng", 1, &bytes);
 }
