@@ -1,5 +1,9 @@
 //! The CPU as a guest sees it, and whether another host can offer the same.
 
+mod baseline;
+
+pub use baseline::BelowBaseline;
+
 /// One row of CPUID.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct CpuidEntry {
@@ -76,8 +80,9 @@ pub struct FeatureWord {
 }
 
 /// The words that are compared: every register of CPUID that holds nothing but feature bits
-/// (Intel SDM volume 2, table 3-8; AMD APM volume 3, appendix E).
-const FEATURE_WORDS: [(u32, u32, FeatureRegister); 12] = [
+/// (Intel SDM volume 2, table 3-8; AMD APM volume 3, appendix E; of KVM's own, Linux
+/// `Documentation/virt/kvm/x86/cpuid.rst`).
+const FEATURE_WORDS: [(u32, u32, FeatureRegister); 13] = [
     (0x1, 0, FeatureRegister::Ecx),
     (0x1, 0, FeatureRegister::Edx),
     (0x7, 0, FeatureRegister::Ebx),
@@ -87,6 +92,7 @@ const FEATURE_WORDS: [(u32, u32, FeatureRegister); 12] = [
     (0x7, 1, FeatureRegister::Edx),
     (0xd, 0, FeatureRegister::Eax),
     (0xd, 1, FeatureRegister::Eax),
+    (0x4000_0001, 0, FeatureRegister::Eax),
     (0x8000_0001, 0, FeatureRegister::Ecx),
     (0x8000_0001, 0, FeatureRegister::Edx),
     (0x8000_0008, 0, FeatureRegister::Ebx),
@@ -298,6 +304,13 @@ const NAMES: &[(u32, u32, FeatureRegister, u32, &str)] = {
         (0x7, 0, Edx, 26, "spec_ctrl"), (0x7, 0, Edx, 29, "arch_capabilities"),
         (0x7, 1, Eax, 4, "avx_vnni"), (0x7, 1, Eax, 5, "avx512_bf16"),
         (0xd, 1, Eax, 0, "xsaveopt"), (0xd, 1, Eax, 1, "xsavec"), (0xd, 1, Eax, 3, "xsaves"),
+        (0x4000_0001, 0, Eax, 0, "kvm_clocksource"), (0x4000_0001, 0, Eax, 3, "kvm_clocksource2"),
+        (0x4000_0001, 0, Eax, 4, "kvm_async_pf"), (0x4000_0001, 0, Eax, 5, "kvm_steal_time"),
+        (0x4000_0001, 0, Eax, 6, "kvm_pv_eoi"), (0x4000_0001, 0, Eax, 7, "kvm_pv_unhalt"),
+        (0x4000_0001, 0, Eax, 9, "kvm_pv_tlb_flush"), (0x4000_0001, 0, Eax, 11, "kvm_pv_send_ipi"),
+        (0x4000_0001, 0, Eax, 12, "kvm_poll_control"), (0x4000_0001, 0, Eax, 13, "kvm_pv_sched_yield"),
+        (0x4000_0001, 0, Eax, 14, "kvm_async_pf_int"),
+        (0x4000_0001, 0, Eax, 24, "kvm_clocksource_stable"),
         (0x8000_0001, 0, Ecx, 0, "lahf_lm"), (0x8000_0001, 0, Ecx, 2, "svm"),
         (0x8000_0001, 0, Ecx, 5, "abm"), (0x8000_0001, 0, Ecx, 6, "sse4a"),
         (0x8000_0001, 0, Edx, 11, "syscall"), (0x8000_0001, 0, Edx, 20, "nx"),

@@ -31,7 +31,9 @@ pub mod soft;
 mod state;
 mod traits;
 
-pub use cpu::{CpuModel, CpuidEntry, FeatureRegister, FeatureWord, missing_features};
+pub use cpu::{
+    BelowBaseline, CpuModel, CpuidEntry, FeatureRegister, FeatureWord, missing_features,
+};
 pub use error::{CreateError, OpenError, RunError, StateError, SystemError};
 pub use execution::{
     Execution, ExecutionSpeed, HARDWARE_INSTRUCTIONS_PER_MS, TrialError, measure_execution,

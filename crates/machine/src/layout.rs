@@ -14,7 +14,8 @@
 //! 0x9fc00      MP table, for kernels without ACPI
 //! 0xa0000      nothing: kernels do not use it, whatever a memory map says
 //! 0xe0000      ACPI tables
-//! 0xf0000      VM generation ID, to 0x100000
+//! 0xf0000      VM generation ID
+//! 0xffff0      entry of firmware that is not there: resets the machine
 //! ```
 //!
 //! A snapshot records [`CONTRACT_VERSION`]; any change here that a restored guest could notice raises it.
@@ -74,6 +75,8 @@ pub const ACPI_TABLES: GuestAddress = GuestAddress(0xe_0000);
 pub const ACPI_TABLES_MAX_BYTES: u64 = 0x1_0000;
 /// VM generation ID.
 pub const GENERATION_ID: GuestAddress = GuestAddress(0xf_0000);
+/// Where a processor in real mode that is sent back to firmware goes on.
+pub const FIRMWARE_ENTRY: GuestAddress = GuestAddress(0xf_fff0);
 /// End of the first MiB, from which on a kernel is loaded.
 pub const HIGH_MEMORY_START: GuestAddress = GuestAddress(0x10_0000);
 

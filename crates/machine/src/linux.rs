@@ -8,14 +8,15 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 
+use nvx_devices::numbers;
 use nvx_memory::{GuestAddress, GuestMemory, PAGE_SIZE_BYTES};
 
 use crate::acpi::acpi_tables;
 use crate::initramfs::Initramfs;
 use crate::kernel::{Kernel, KernelEntry};
 use crate::layout::{
-    ACPI_TABLES, BOOT_DESCRIPTORS, GENERATION_ID, HIGH_MEMORY_START, LOW_MEMORY_END,
-    MMIO_GAP_START, PAGE_TABLES, START_INFO, ZERO_PAGE,
+    ACPI_TABLES, BOOT_DESCRIPTORS, FIRMWARE_ENTRY, GENERATION_ID, HIGH_MEMORY_START,
+    LOW_MEMORY_END, MMIO_GAP_START, PAGE_TABLES, START_INFO, ZERO_PAGE,
 };
 use crate::pvh::{EntryState, LoadError};
 use crate::start_info::{MapEntry, Module, StartInfo, check_command_line, write};
@@ -102,6 +103,24 @@ impl InitramfsSource for InitramfsFile {
         }
     }
 }
+
+/// What stands at the entry of firmware, in real mode: `mov al, 1; mov dx, 0x602; out dx, al`, then `hlt` for
+/// ever. Linux takes a hardware-reduced machine for one with EFI, finds none when it reboots or panics,
+/// and as a last resort goes back to firmware.
+const FIRMWARE_RESET: [u8; 9] = {
+    let [low, high] = numbers::RESET_CONTROL.to_le_bytes();
+    [
+        0xb0,
+        numbers::RESET_VALUE,
+        0xba,
+        low,
+        high,
+        0xee,
+        0xf4,
+        0xeb,
+        0xfd,
+    ]
+};
 
 /// A stock kernel and what it is started with.
 pub struct LinuxGuest<'a> {
@@ -196,6 +215,12 @@ pub fn load_linux(
         "the ACPI tables",
         ACPI_TABLES,
         &acpi_tables(guest.vcpus),
+    )?;
+    write(
+        memory,
+        "the entry of firmware",
+        FIRMWARE_ENTRY,
+        &FIRMWARE_RESET,
     )?;
     let info = StartInfo {
         map: &memory_map(memory),

@@ -137,6 +137,9 @@ pub struct RunArgs {
     /// vCPUs, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub vcpus: u8,
+    /// CPU that the guest sees: all that this host has, or what makes its snapshots portable
+    #[arg(long, value_enum, default_value_t = Cpu::Host)]
+    pub cpu: Cpu,
     #[command(flatten)]
     pub capture: CaptureArgs,
     /// Directory where the RAM file lives [default: beside the snapshot, else anonymous memory]
@@ -150,6 +153,14 @@ pub struct RunArgs {
     /// Do not filter system calls, to find out whether the filter is in the way
     #[arg(long)]
     pub no_seccomp: bool,
+}
+
+/// The CPU that a guest sees; the help text of the option says it to users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Cpu {
+    #[default]
+    Host,
+    Baseline,
 }
 
 /// A stock Linux kernel, instead of a built-in guest.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use nvx_hypervisor::{
-    Hypervisor, MAX_VCPUS, OpenError as BackendError, PartitionOptions, Registers, SystemRegisters,
-    TableRegister, Vcpu,
+    CpuModel, Hypervisor, MAX_VCPUS, OpenError as BackendError, PartitionOptions, Registers,
+    SystemRegisters, TableRegister, Vcpu,
 };
 use nvx_machine::kernel::Kernel;
 use nvx_machine::{InitramfsSource, LinuxEntry, LinuxGuest};
@@ -79,6 +79,16 @@ impl BootGuest {
     }
 }
 
+/// The CPU that a new machine's guest sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuChoice {
+    /// All that this host can offer.
+    #[default]
+    Host,
+    /// What every host of this vendor can offer, so that a snapshot is portable.
+    Baseline,
+}
+
 /// What a new machine is asked for.
 pub struct BootRequest {
     /// Guest RAM.
@@ -87,6 +97,8 @@ pub struct BootRequest {
     pub vcpus: u8,
     /// The guest.
     pub guest: BootGuest,
+    /// The CPU that it sees.
+    pub cpu: CpuChoice,
     /// Where guest RAM is to live.
     pub ram: RamRequest,
     /// What the VM is given besides.
@@ -130,7 +142,11 @@ pub fn boot(
             options,
             console,
         )?;
-        set_entry_state(&*backend, &mut parts, platform, entry)?;
+        let mut model = backend.cpu_model().map_err(MachineError::from)?;
+        if request.cpu == CpuChoice::Baseline {
+            model = model.baseline().map_err(MachineError::from)?;
+        }
+        set_entry_state(model, &mut parts, platform, entry)?;
         if platform == PlatformKind::Linux {
             parts.begin_generation(&ram.memory)?;
         }
@@ -152,12 +168,11 @@ fn check_vcpus(vcpus: u8) -> Result<(), BootError> {
 
 /// Every vCPU gets its CPUID; the first one the PVH entry state. The others wait for INIT.
 fn set_entry_state(
-    backend: &dyn Hypervisor,
+    mut model: CpuModel,
     parts: &mut Parts,
     platform: PlatformKind,
     entry: LinuxEntry,
 ) -> Result<(), MachineError> {
-    let mut model = backend.cpu_model()?;
     if platform == PlatformKind::Linux {
         model = model.with_topology(parts.vcpu_count());
     }

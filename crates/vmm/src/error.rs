@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nvx_hypervisor::{CreateError, OpenError as BackendError, SystemError};
+use nvx_hypervisor::{BelowBaseline, CreateError, OpenError as BackendError, SystemError};
 use nvx_machine::{LinuxLoadError, LoadError};
 use nvx_memory::{AccessError, CopyError, WritebackError};
 use nvx_snapshot::{OpenError, PublishError};
@@ -49,6 +49,9 @@ pub enum MachineError {
     /// A call failed.
     #[error("set-up")]
     System(#[from] SystemError),
+    /// The CPU is less than what was asked for.
+    #[error("the guest's CPU")]
+    Cpu(#[from] BelowBaseline),
     /// The place of the generation ID is no guest RAM.
     #[error("the generation ID cannot be written to guest RAM")]
     GenerationId(#[source] AccessError),

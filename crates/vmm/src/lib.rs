@@ -26,7 +26,7 @@ mod vcpu_thread;
 mod vm;
 mod watcher;
 
-pub use boot::{BootGuest, BootRequest, boot};
+pub use boot::{BootGuest, BootRequest, CpuChoice, boot};
 pub use capture::Captured;
 pub use control_line::GuestLine;
 pub use error::{BootError, CaptureError, MachineError, RestoreError, RunError, UnitError, chain};

@@ -17,8 +17,8 @@ use nvx_profile::Profile;
 use nvx_vmm::control::client::Client;
 use nvx_vmm::control::protocol::{ErrorCode, ResponseResult, WireRequest};
 use nvx_vmm::{
-    BootGuest, BootRequest, CaptureError, CapturePolicy, Captured, Console, Observer, Outcome,
-    RamRequest, Vm, VmOptions, boot,
+    BootGuest, BootRequest, CaptureError, CapturePolicy, Captured, Console, CpuChoice, Observer,
+    Outcome, RamRequest, Vm, VmOptions, boot,
 };
 
 /// Nothing happens that an observer hears of.
@@ -47,6 +47,7 @@ fn machine(script: Vec<Step>, directory: &Path) -> Vm {
             image: nvx_probe_guest::prebuilt().into(),
             command_line: String::new(),
         },
+        cpu: CpuChoice::Host,
         ram: RamRequest {
             scratch: Some(directory.to_owned()),
             ..RamRequest::default()

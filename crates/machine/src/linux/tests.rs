@@ -74,6 +74,8 @@ fn the_guest_is_told_of_its_memory_module_and_tables() {
     assert_eq!(bytes(&memory, start + 4998), [0xab, 0xab, 0]);
     assert_eq!(&bytes(&memory, ACPI_TABLES.0), b"RSD PTR ");
     assert_eq!(&bytes(&memory, COMMAND_LINE.0), b"console=ttyS0\0");
+    // Code, at the last 16 bytes of the first MiB, that writes 1 to port 0x602.
+    assert_eq!(bytes(&memory, 0xf_fff0), [0xb0, 1, 0xba, 0x02, 0x06, 0xee]);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use nvx_hypervisor::BackendChoice;
 use nvx_probe_guest::ProbeParams;
 
 use super::{
-    CaptureArgs, Clock, Command, Guest, GuestContentsArgs, LinuxArgs, RamFileArgs, RestoreArgs,
-    RunArgs,
+    CaptureArgs, Clock, Command, Cpu, Guest, GuestContentsArgs, LinuxArgs, RamFileArgs,
+    RestoreArgs, RunArgs,
 };
 use crate::size;
 
@@ -42,6 +42,7 @@ fn read_run(mut words: Words<impl Iterator<Item = OsString>>) -> Option<RunArgs>
         contents: GuestContentsArgs::default(),
         memory: None,
         vcpus: 1,
+        cpu: Cpu::default(),
         capture: no_capture(),
         scratch: None,
         ram_file: RamFileArgs::default(),

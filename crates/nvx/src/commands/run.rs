@@ -8,10 +8,10 @@ use nvx_machine::kernel::read_kernel;
 use nvx_machine::{InitramfsFile, InitramfsSource};
 use nvx_probe_guest::ProbeParams;
 use nvx_profile::Profile;
-use nvx_vmm::{BootGuest, BootRequest, RamRequest};
+use nvx_vmm::{BootGuest, BootRequest, CpuChoice, RamRequest};
 
 use super::{guest_contents, session};
-use crate::cli::{Guest, GuestContentsArgs, LinuxArgs, RunArgs};
+use crate::cli::{Cpu, Guest, GuestContentsArgs, LinuxArgs, RunArgs};
 use crate::exit::{ExitCode, Failure};
 
 /// What a kernel is told unless the user says otherwise: its console, no messages but warnings, and that
@@ -34,6 +34,7 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         contents,
         memory,
         vcpus,
+        cpu,
         capture,
         scratch,
         ram_file,
@@ -55,6 +56,10 @@ pub fn run(args: RunArgs, profile: Profile) -> Result<ExitCode, Failure> {
         layout,
         vcpus,
         guest,
+        cpu: match cpu {
+            Cpu::Host => CpuChoice::Host,
+            Cpu::Baseline => CpuChoice::Baseline,
+        },
         ram: RamRequest {
             scratch,
             file: ram_file.ram_file.unwrap_or_default(),
