@@ -172,7 +172,7 @@ pub struct LinuxArgs {
     /// Initramfs of the kernel, instead of one that is packed here
     #[arg(long, value_name = "FILE", requires = "kernel", conflicts_with_all = CONTENTS)]
     pub initrd: Option<PathBuf>,
-    /// Its command line [default: console=ttyS0 quiet loglevel=4 panic=-1]
+    /// Its command line [default: console=ttyS0 quiet loglevel=3 panic=-1]
     #[arg(long, value_name = "TEXT")]
     pub cmdline: Option<String>,
 }
