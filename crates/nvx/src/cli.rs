@@ -107,8 +107,8 @@ pub struct DemoArgs {
     pub scratch: Option<PathBuf>,
     #[command(flatten)]
     pub ram_file: RamFileArgs,
-    /// What carries out the guest's instructions; auto takes the best that this host has
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    /// What runs the guest's instructions: auto, kvm or soft
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names(), hide_possible_values = true)]
     pub backend: BackendChoice,
     /// Print the result as JSON
     #[arg(long)]
@@ -137,20 +137,20 @@ pub struct RunArgs {
     /// vCPUs, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub vcpus: u8,
-    /// CPU that the guest sees: all that this host has, or what makes its snapshots portable
-    #[arg(long, value_enum, default_value_t = Cpu::Host)]
+    /// The guest's CPU: host, or baseline, which every host has
+    #[arg(long, value_enum, default_value_t = Cpu::Host, hide_possible_values = true)]
     pub cpu: Cpu,
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// Directory where the RAM file lives [default: beside the snapshot, else anonymous memory]
+    /// Directory of the RAM file [default: beside the snapshot or none]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
     #[command(flatten)]
     pub ram_file: RamFileArgs,
-    /// What carries out the guest's instructions; auto takes the best that this host has
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    /// What runs the guest's instructions: auto, kvm or soft
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names(), hide_possible_values = true)]
     pub backend: BackendChoice,
-    /// Do not filter system calls, to find out whether the filter is in the way
+    /// Do not filter system calls, to see whether the filter is in the way
     #[arg(long)]
     pub no_seccomp: bool,
 }
@@ -214,7 +214,7 @@ pub struct CaptureArgs {
     /// Socket by which `nvx capture` and `nvx ctl` reach this VM
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Directory below which `nvx capture` may put snapshots; repeatable [default: the scratch directory]
+    /// Where `nvx capture` may put them; repeatable [default: --scratch]
     #[arg(long = "snapshot-root", value_name = "DIR", requires = "control")]
     pub snapshot_roots: Vec<PathBuf>,
 }
@@ -285,10 +285,10 @@ pub struct RestoreArgs {
     /// What a Linux guest's wall clock does: go to the host's time, or on from the captured one
     #[arg(long, value_enum, default_value_t = Clock::Advance)]
     pub clock: Clock,
-    /// What carries out the guest's instructions; auto takes the best that this host has
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names())]
+    /// What runs the guest's instructions: auto, kvm or soft
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names(), hide_possible_values = true)]
     pub backend: BackendChoice,
-    /// Do not filter system calls, to find out whether the filter is in the way
+    /// Do not filter system calls, to see whether the filter is in the way
     #[arg(long)]
     pub no_seccomp: bool,
 }
