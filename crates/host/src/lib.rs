@@ -32,7 +32,7 @@ pub use answers::{
 pub use confinement::{ConfineError, Confined, ConfinedThread, Confinement};
 pub use control_error::ControlSocketError;
 pub use file_error::{CreateError, FileKind, LinkError, OpenError, ReflinkError, RenameError};
-pub use owned_names::{RAM_FILE_PREFIX, STAGING_PREFIX};
+pub use owned_names::{RAM_FILE_PREFIX, REPLACEMENT_PREFIX, STAGING_PREFIX};
 pub use stale_report::{LeftEntry, LeftReason, StaleReport};
 
 pub use os::AsFile;
@@ -46,7 +46,8 @@ pub use os::inside_guest::{bring_loopback_up, lead_session, reseed_random_genera
 pub use os::lock::try_lock_exclusive;
 pub use os::page_cache::cached_pages;
 pub use os::publish::{
-    link_open_file, rename_no_replace, rename_no_replace_by, start_writeback, start_writeback_of,
+    link_open_file, rename_no_replace, rename_no_replace_by, replace_file, start_writeback,
+    start_writeback_of,
 };
 pub use os::random::random_bytes;
 pub use os::reflink::{check_reflink, reflink};

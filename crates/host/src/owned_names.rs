@@ -6,6 +6,9 @@ use crate::FileKind;
 pub const STAGING_PREFIX: &str = ".nvx-staging-";
 /// Start of the name of a RAM file that could not be made nameless; 16 hexadecimal digits follow.
 pub const RAM_FILE_PREFIX: &str = ".nvx-ram-";
+/// Start of the name of a file that is about to replace another one in its directory; 16 hexadecimal
+/// digits follow.
+pub const REPLACEMENT_PREFIX: &str = ".nvx-new-";
 
 /// Length of the random part: 64 bits in hexadecimal.
 pub(crate) const RANDOM_DIGITS: usize = 16;
@@ -21,7 +24,10 @@ pub(crate) fn owned_kind(name: &str) -> Option<FileKind> {
     let (digits, kind) = if let Some(digits) = name.strip_prefix(STAGING_PREFIX) {
         (digits, FileKind::Directory)
     } else {
-        (name.strip_prefix(RAM_FILE_PREFIX)?, FileKind::Regular)
+        let file = [RAM_FILE_PREFIX, REPLACEMENT_PREFIX]
+            .into_iter()
+            .find_map(|prefix| name.strip_prefix(prefix));
+        (file?, FileKind::Regular)
     };
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (digits.len() == RANDOM_DIGITS && digits.bytes().all(is_digit)).then_some(kind)

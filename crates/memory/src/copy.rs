@@ -115,6 +115,29 @@ impl GuestMemory {
     /// # Errors
     /// [`CopyError`], naming RAM or the destination, whichever failed.
     pub fn copy_to(&self, destination: &File, name: &Path) -> Result<CopyReport, CopyError> {
+        self.copy(destination, name, None)
+    }
+
+    /// As [`copy_to`](Self::copy_to); `observer` is given all that is written, with its offset in the
+    /// file, in ascending order. What it is not given is zero in the file.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to).
+    pub fn copy_to_observed(
+        &self,
+        destination: &File,
+        name: &Path,
+        observer: Observer<'_>,
+    ) -> Result<CopyReport, CopyError> {
+        self.copy(destination, name, Some(observer))
+    }
+
+    fn copy(
+        &self,
+        destination: &File,
+        name: &Path,
+        observer: Option<Observer<'_>>,
+    ) -> Result<CopyReport, CopyError> {
         let started = Instant::now();
         self.prepare(destination, name)?;
         let extents = self.extents_to_copy()?;
@@ -124,6 +147,7 @@ impl GuestMemory {
             name,
             report: CopyReport::default(),
             handed_over: HandedOver::default(),
+            observer: observer.map(|observer| (observer, vec![0; MAX_WRITE_BYTES as usize])),
         };
         for (index, range) in self.layout().ranges().iter().enumerate() {
             if let Some(bytes) = self.bytes_of(index) {
@@ -223,16 +247,21 @@ struct HandedOver {
     calls: u64,
 }
 
+/// Who is given what a copy writes, with its offset in the file in bytes.
+pub type Observer<'a> = &'a mut dyn FnMut(u64, &[u8]);
+
 /// A copy on its way.
-struct Copy<'a> {
+struct Copy<'a, 'o> {
     memory: &'a GuestMemory,
     destination: &'a File,
     name: &'a Path,
     report: CopyReport,
     handed_over: HandedOver,
+    /// With room for what one write writes: guest RAM is never referred to.
+    observer: Option<(Observer<'o>, Vec<u8>)>,
 }
 
-impl Copy<'_> {
+impl Copy<'_, '_> {
     fn copy_range(
         &mut self,
         range: &RamRange,
@@ -311,6 +340,13 @@ impl Copy<'_> {
             self.report.calls += 1;
         }
         self.report.pages += end.saturating_sub(start) / PAGE_SIZE_BYTES;
+        if let Some((observer, room)) = &mut self.observer
+            && let Some(room) = room.get_mut(..end.saturating_sub(start) as usize)
+            && !room.is_empty()
+            && bytes.read(start - range.file_offset_bytes, room).is_some()
+        {
+            observer(start, room);
+        }
         Ok(())
     }
 

@@ -24,7 +24,7 @@ mod writeback;
 pub use choice::{
     ChosenStrategy, NoRamFile, RamFileChoice, StrategyReason, WritebackChoice, file_system_name,
 };
-pub use copy::{CopyError, CopyReport};
+pub use copy::{CopyError, CopyReport, Observer};
 pub use dirty::{DirtyLogError, DirtySet};
 pub use extents::{ExtentList, FileExtent};
 pub use guest_memory::{AccessError, DiscardError, GuestMemory, HostRegion, MapError, ViewKind};
@@ -32,6 +32,7 @@ pub use layout::{
     FILE_OFFSET_ALIGNMENT_BYTES, GuestAddress, LayoutError, MAX_RANGES, PAGE_SIZE_BYTES, RamLayout,
     RamRange,
 };
+pub use linux::storage::may_hold_data;
 pub use ram_file::{RamFile, RamFileError, RamFileKind};
 pub use writeback::{
     MAX_WORKERS, Plan, Strategy, UnknownStrategy, WorkerCount, WritebackError, WritebackReport,

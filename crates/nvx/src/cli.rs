@@ -211,6 +211,9 @@ pub struct CaptureArgs {
     /// After the capture the guest goes on, instead of ending
     #[arg(long = "continue", requires = "snapshot")]
     pub continue_after: bool,
+    /// Make digests of memory in captures that copy it, for --verify
+    #[arg(long)]
+    pub digests: bool,
     /// Socket by which `nvx capture` and `nvx ctl` reach this VM
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -285,6 +288,12 @@ pub struct RestoreArgs {
     /// What a Linux guest's wall clock does: go to the host's time, or on from the captured one
     #[arg(long, value_enum, default_value_t = Clock::Advance)]
     pub clock: Clock,
+    /// First check all of memory against its digests
+    #[arg(long)]
+    pub verify: bool,
+    /// Copy memory instead of mapping it: who writes to the snapshot later does not reach this VM
+    #[arg(long)]
+    pub private_copy: bool,
     /// What runs the guest's instructions: auto, kvm or soft
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend_names(), hide_possible_values = true)]
     pub backend: BackendChoice,
@@ -293,13 +302,21 @@ pub struct RestoreArgs {
     pub no_seccomp: bool,
 }
 
-/// Show what a snapshot holds
+/// Show what a snapshot holds; check it, or make digests of its memory
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  nvx inspect ./snap --json")]
+#[command(
+    after_help = "Examples:\n  nvx inspect ./snap --json\n  nvx inspect ./snap --seal && nvx inspect ./snap --verify"
+)]
 pub struct InspectArgs {
     /// The snapshot directory
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+    /// Check all of state and memory against their digests, on all processors
+    #[arg(long, conflicts_with = "seal")]
+    pub verify: bool,
+    /// Make digests of memory, put them into the manifest and change nothing else
+    #[arg(long)]
+    pub seal: bool,
     /// Print the manifest and the table of state units as JSON
     #[arg(long)]
     pub json: bool,

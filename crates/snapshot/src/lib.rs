@@ -11,16 +11,21 @@
 //! * [`Manifest`] and [`StateWriter`] / [`StateReader`] are the two formats. They are never shared with
 //!   runtime types: a machine converts to and from them.
 //!
-//! Nothing here writes to a snapshot that has been published.
+//! * [`Snapshot::verify_memory`] reads guest RAM's content and checks it against digests, if they were made.
+//!
+//! Nothing here writes to a snapshot that has been published, but for [`seal`], which adds digests to its
+//! manifest when its owner asks for it.
 
 #![forbid(unsafe_code)]
 
 mod destination;
 mod digest;
 mod manifest;
+mod memory_digests;
 mod open;
 #[cfg(test)]
 mod sample;
+mod seal;
 mod staging;
 mod state;
 
@@ -31,7 +36,9 @@ pub use manifest::{
     CaptureFacts, ChunkDigests, Cpu, CpuFeatureWord, CpuRegister, Device, Extent, Manifest,
     ManifestError, MemoryLayer, Publication, SCHEMA_VERSION, SavedRamRange, StateFile,
 };
+pub use memory_digests::{ChunkDigester, MemoryError, MemoryReport, Sink, chunk_bytes_for};
 pub use open::{OpenError, Snapshot};
+pub use seal::{SealError, Sealed, seal};
 pub use staging::{PublishError, Published, Staging};
 pub use state::{
     MAX_STATE_BYTES, MAX_STATE_UNITS, STATE_HEADER_VERSION, StateError, StatePayload, StateReader,

@@ -161,12 +161,16 @@ impl Snapshot {
     /// See [`OpenError`]. A path without anything is [`OpenError::NotFound`], an empty directory
     /// [`OpenError::NoSnapshot`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let directory = open_directory(path)?;
-        let manifest = read_manifest(&directory)?;
-        let (state, state_table) = read_state(&directory, &manifest)?;
-        let memory = open_memory(&directory, &manifest)?;
+        Self::open_in(&open_directory(path)?)
+    }
+
+    /// As [`open`](Self::open), in a directory that is open already.
+    pub(crate) fn open_in(directory: &Directory) -> Result<Self, OpenError> {
+        let manifest = read_manifest(directory)?;
+        let (state, state_table) = read_state(directory, &manifest)?;
+        let memory = open_memory(directory, &manifest)?;
         Ok(Self {
-            path: path.to_path_buf(),
+            path: directory.path().to_path_buf(),
             manifest,
             state,
             state_table,
@@ -224,7 +228,7 @@ impl Snapshot {
     }
 }
 
-fn open_directory(path: &Path) -> Result<Directory, OpenError> {
+pub(crate) fn open_directory(path: &Path) -> Result<Directory, OpenError> {
     Directory::open(path).map_err(|error| match error {
         nvx_host::OpenError::NotFound { path } => OpenError::NotFound { path },
         nvx_host::OpenError::WrongKind { path, found, .. } => {

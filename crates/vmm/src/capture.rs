@@ -16,8 +16,9 @@ use nvx_hypervisor::FeatureRegister;
 use nvx_memory::{GuestMemory, RamFileKind, ViewKind};
 use nvx_profile::{Counters, Profile};
 use nvx_snapshot::{
-    CaptureFacts, Cpu, CpuFeatureWord, CpuRegister, Destination, MEMORY_FILE, Manifest,
-    MemoryLayer, Publication, Published, SCHEMA_VERSION, SavedRamRange, Staging, StateFile,
+    CaptureFacts, ChunkDigester, ChunkDigests, Cpu, CpuFeatureWord, CpuRegister, Destination,
+    MEMORY_FILE, Manifest, MemoryLayer, Publication, Published, SCHEMA_VERSION, SavedRamRange,
+    Staging, StateFile,
 };
 
 use crate::error::{CaptureError, chain};
@@ -114,7 +115,7 @@ fn run_protocol(
         profile.phase(OPERATION, "publication_memory", |_| {
             stage_memory(vm, request)
         })?;
-    profile.phase(OPERATION, "mapped_memory_flush", |counters| {
+    let digests = profile.phase(OPERATION, "mapped_memory_flush", |counters| {
         bring_memory_to_its_file(vm, &memory, &request.destination, &mut facts, counters)
     })?;
     interruption.check()?;
@@ -123,7 +124,7 @@ fn run_protocol(
     })?;
     profile.phase(OPERATION, "publication_manifest", |_| {
         facts.fallbacks.extend(staging.fallbacks());
-        staging.write_manifest(&manifest(vm, saved, state, facts.clone()))?;
+        staging.write_manifest(&manifest(vm, saved, state, facts.clone(), digests))?;
         staging.start_writeback();
         Ok::<_, CaptureError>(())
     })?;
@@ -270,14 +271,14 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// Writes the RAM file back, and reflinks it if it is not linked; or copies RAM. Afterwards `file`
-/// has guest RAM's content.
+/// has guest RAM's content. Of a copy the digests, if they are wanted.
 fn bring_memory_to_its_file(
     vm: &mut Vm,
     file: &File,
     destination: &Destination,
     facts: &mut CaptureFacts,
     counters: &mut Counters,
-) -> Result<(), CaptureError> {
+) -> Result<Option<ChunkDigests>, CaptureError> {
     counters.logical_bytes = Some(vm.ram.memory.layout().total_bytes());
     if facts.publication != Publication::Copy {
         vm.ram.write_back(facts)?;
@@ -291,17 +292,28 @@ fn bring_memory_to_its_file(
         facts.publication_reason = format!("no reflink: {}", chain(&error));
         facts.strategy = "copy".to_owned();
     }
+    let mut digests = None;
     if facts.publication == Publication::Copy {
         merge_dirty_log(vm)?;
         let memory = &vm.ram.memory;
-        let report = memory.copy_to(file, &destination.path().join(MEMORY_FILE))?;
+        let name = destination.path().join(MEMORY_FILE);
+        let report = if vm.policy.digests {
+            let mut digester = ChunkDigester::new(memory.layout().file_len_bytes());
+            let report = memory.copy_to_observed(file, &name, &mut |offset, bytes| {
+                digester.update(offset, bytes);
+            })?;
+            digests = Some(digester.finish());
+            report
+        } else {
+            memory.copy_to(file, &name)?
+        };
         (facts.pages, facts.bytes) = (Some(report.pages), Some(report.bytes));
         (facts.calls, facts.background_bytes) = (report.calls, None);
         check_ram_file(memory)?;
     }
     (counters.pages, counters.allocated_bytes) = (facts.pages, facts.bytes);
     counters.calls = Some(facts.calls);
-    Ok(())
+    Ok(digests)
 }
 
 /// A file that somebody cut short lost pages that the guest has not looked at yet; the copy took
@@ -332,7 +344,13 @@ fn merge_dirty_log(vm: &Vm) -> Result<(), CaptureError> {
     Ok(())
 }
 
-fn manifest(vm: &Vm, saved: SavedMachine, state: StateFile, facts: CaptureFacts) -> Manifest {
+fn manifest(
+    vm: &Vm,
+    saved: SavedMachine,
+    state: StateFile,
+    facts: CaptureFacts,
+    digests: Option<ChunkDigests>,
+) -> Manifest {
     let layout = vm.ram.memory.layout();
     Manifest {
         schema_version: SCHEMA_VERSION,
@@ -357,7 +375,10 @@ fn manifest(vm: &Vm, saved: SavedMachine, state: StateFile, facts: CaptureFacts)
             })
             .collect(),
         devices: saved.devices,
-        memory: vec![MemoryLayer::whole(layout.file_len_bytes())],
+        memory: vec![MemoryLayer {
+            digests,
+            ..MemoryLayer::whole(layout.file_len_bytes())
+        }],
         state,
         capture: facts,
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvx_hypervisor::{BelowBaseline, CreateError, OpenError as BackendError, SystemError};
 use nvx_machine::{LinuxLoadError, LoadError};
 use nvx_memory::{AccessError, CopyError, WritebackError};
-use nvx_snapshot::{OpenError, PublishError};
+use nvx_snapshot::{MemoryError, OpenError, PublishError};
 
 use crate::ram::RamError;
 use crate::vcpu_thread::VcpuFault;
@@ -100,6 +100,9 @@ pub enum RestoreError {
         #[source]
         source: UnitError,
     },
+    /// The content of the snapshot's memory does not match its digests, has none, or cannot be read.
+    #[error("the snapshot's memory cannot be used")]
+    Memory(#[from] MemoryError),
     /// Guest RAM cannot be set up.
     #[error("guest RAM cannot be set up")]
     Ram(#[from] RamError),

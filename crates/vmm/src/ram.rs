@@ -11,10 +11,13 @@ use std::sync::{Arc, OnceLock};
 
 use nvx_host::FileSystem;
 use nvx_memory::{
-    ChosenStrategy, GuestMemory, MapError, RamFile, RamFileChoice, RamFileError, RamFileKind,
-    RamLayout, ViewKind, WritebackChoice, WritebackError,
+    AccessError, ChosenStrategy, GuestAddress, GuestMemory, MapError, PAGE_SIZE_BYTES, RamFile,
+    RamFileChoice, RamFileError, RamFileKind, RamLayout, RamRange, ViewKind, WritebackChoice,
+    WritebackError,
 };
-use nvx_snapshot::{CaptureFacts, parent_of};
+use nvx_snapshot::{CaptureFacts, Snapshot, parent_of};
+
+use crate::error::RestoreError;
 
 /// What a user asked for concerning guest RAM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub enum RamPlace {
     Anonymous,
     /// In a private copy-on-write view of a snapshot's memory.
     PrivateView,
+    /// In anonymous memory that a snapshot's memory was copied to.
+    PrivateCopy,
 }
 
 impl RamPlace {
@@ -89,6 +94,7 @@ impl RamPlace {
             },
             Self::Anonymous => "anonymous",
             Self::PrivateView => "private-view",
+            Self::PrivateCopy => "private-copy",
         }
     }
 
@@ -98,6 +104,7 @@ impl RamPlace {
             Self::File { reason, .. } => reason,
             Self::Anonymous => "neither a snapshot destination nor a scratch directory was given",
             Self::PrivateView => "the machine was restored from a snapshot",
+            Self::PrivateCopy => "the machine was restored from a copy of a snapshot's memory",
         }
     }
 
@@ -105,7 +112,7 @@ impl RamPlace {
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::File { directory, .. } => Some(directory),
-            Self::Anonymous | Self::PrivateView => None,
+            Self::Anonymous | Self::PrivateView | Self::PrivateCopy => None,
         }
     }
 }
@@ -178,7 +185,9 @@ impl VmRam {
         writeback: WritebackChoice,
     ) -> Result<Self, RamError> {
         let (memory, file) = match &place {
-            RamPlace::Anonymous | RamPlace::PrivateView => (GuestMemory::anonymous(layout)?, None),
+            RamPlace::Anonymous | RamPlace::PrivateView | RamPlace::PrivateCopy => {
+                (GuestMemory::anonymous(layout)?, None)
+            }
             RamPlace::File {
                 directory, file, ..
             } => {
@@ -201,11 +210,29 @@ impl VmRam {
 
     /// RAM that is a private view of a snapshot's memory.
     pub(crate) fn private_view(memory: GuestMemory) -> Self {
+        Self::restored(memory, RamPlace::PrivateView)
+    }
+
+    /// RAM that a snapshot's memory is copied to: whoever writes to the file afterwards does not reach
+    /// this machine. With `verify` no byte is taken that does not match the manifest's digests.
+    pub(crate) fn private_copy(
+        layout: RamLayout,
+        snapshot: &Snapshot,
+        verify: bool,
+    ) -> Result<Self, RestoreError> {
+        let memory = GuestMemory::anonymous(layout).map_err(RamError::from)?;
+        snapshot.load_memory(verify, &|offset, bytes| {
+            Ok(place_file_bytes(&memory, offset, bytes)?)
+        })?;
+        Ok(Self::restored(memory, RamPlace::PrivateCopy))
+    }
+
+    fn restored(memory: GuestMemory, place: RamPlace) -> Self {
         Self {
             memory: Arc::new(memory),
             file: None,
             link_spent: false,
-            place: RamPlace::PrivateView,
+            place,
             writeback: Arc::new(Writeback::new(WritebackChoice::Auto)),
             written_back_bytes: 0,
         }
@@ -253,6 +280,31 @@ impl VmRam {
         let length_bytes = memory.file()?.metadata().ok()?.len();
         (length_bytes < memory.layout().file_len_bytes()).then_some(length_bytes)
     }
+}
+
+/// Writes bytes of a memory file, from a page boundary on, to where its RAM is. Pages of zeros are left
+/// alone: RAM begins as zeros, and what is not touched takes no memory.
+fn place_file_bytes(
+    memory: &GuestMemory,
+    offset_bytes: u64,
+    bytes: &[u8],
+) -> Result<(), AccessError> {
+    const ZEROS: [u8; PAGE_SIZE_BYTES as usize] = [0; PAGE_SIZE_BYTES as usize];
+    let mut offset = offset_bytes;
+    for page in bytes.chunks(ZEROS.len()) {
+        let ranges = memory.layout().ranges();
+        let at =
+            |range: &&RamRange| (range.file_offset_bytes..range.file_end_bytes()).contains(&offset);
+        // Between two ranges a file has bytes that are nobody's.
+        if let Some(range) = ranges.iter().find(at)
+            && *page != ZEROS[..page.len()]
+        {
+            let address = range.start.0 + (offset - range.file_offset_bytes);
+            memory.write(GuestAddress(address), page)?;
+        }
+        offset += page.len() as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use nvx_hypervisor::{
     CpuModel, FeatureRegister, FeatureWord, Hypervisor, OpenError as BackendError,
     PartitionOptions, missing_features,
 };
-use nvx_memory::GuestMemory;
+use nvx_memory::{GuestMemory, RamLayout};
 use nvx_profile::Profile;
 use nvx_snapshot::{CpuRegister, Manifest, Snapshot};
 
@@ -43,6 +43,10 @@ pub struct RestoreRequest {
     pub snapshot: PathBuf,
     /// What the guest's wall clock does, of a guest that repairs itself.
     pub clock: ClockPolicy,
+    /// The content of memory is checked against the manifest's digests first.
+    pub verify: bool,
+    /// Memory is copied and not mapped, so that nobody who writes to the snapshot reaches the VM.
+    pub private_copy: bool,
     /// What the VM is given besides.
     pub options: VmOptions,
 }
@@ -66,7 +70,7 @@ pub fn restore(
         check_host(snapshot.manifest(), &*backend, &request.snapshot)?;
         Ok::<_, RestoreError>((snapshot, backend, platform))
     })?;
-    let ram = profile.phase(OPERATION, "memory_map", |_| map_memory(&snapshot))?;
+    let ram = take_memory(&snapshot, &request, &mut profile)?;
     // A capture copies what differs from the snapshot. The kernel's page map tells that for
     // nothing; only without it does the hypervisor have to keep a log.
     let log_dirty_pages = request.options.may_capture() && ram.memory.open_page_map().is_err();
@@ -104,6 +108,7 @@ fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<PlatformKind, 
         .iter()
         .map(|device| device.name.as_str())
         .collect();
+    check_ram(manifest).map_err(incompatible)?;
     PlatformKind::of_inventory(&there).ok_or_else(|| {
         let inventories = PlatformKind::ALL.map(|kind| format!("[{}]", kind.names().join(", ")));
         incompatible(format!(
@@ -112,6 +117,22 @@ fn check_contract(manifest: &Manifest, snapshot: &Path) -> Result<PlatformKind, 
             inventories.join(" or ")
         ))
     })
+}
+
+/// RAM must lie where this machine has it: ranges over the place of a device would hide the device, or
+/// be refused by the hypervisor in words of its own.
+fn check_ram(manifest: &Manifest) -> Result<(), String> {
+    let total_bytes = manifest
+        .ram
+        .iter()
+        .fold(0_u64, |sum, range| sum.saturating_add(range.size_bytes));
+    let machine = nvx_machine::ram_layout(total_bytes).map_err(|error| format!("ram: {error}"))?;
+    match manifest.ram_layout() {
+        Ok(saved) if saved == machine => Ok(()),
+        _ => Err(format!(
+            "ram: its ranges are not those of a machine with {total_bytes} bytes"
+        )),
+    }
 }
 
 /// What this host must offer that the snapshot's did.
@@ -175,14 +196,39 @@ fn saved_features(manifest: &Manifest) -> Vec<FeatureWord> {
         .collect()
 }
 
-fn map_memory(snapshot: &Snapshot) -> Result<VmRam, RestoreError> {
-    let layout = snapshot
+/// Guest RAM from the snapshot's memory, checked first if that was asked for.
+fn take_memory(
+    snapshot: &Snapshot,
+    request: &RestoreRequest,
+    profile: &mut Profile,
+) -> Result<VmRam, RestoreError> {
+    if request.private_copy {
+        return profile.phase(OPERATION, "memory_copy", |_| {
+            VmRam::private_copy(layout(snapshot)?, snapshot, request.verify)
+        });
+    }
+    if request.verify {
+        profile.phase(OPERATION, "memory_verify", |counters| {
+            let report = snapshot.verify_memory()?;
+            counters.logical_bytes = Some(report.bytes_read);
+            Ok::<_, RestoreError>(())
+        })?;
+    }
+    profile.phase(OPERATION, "memory_map", |_| map_memory(snapshot))
+}
+
+fn layout(snapshot: &Snapshot) -> Result<RamLayout, RestoreError> {
+    snapshot
         .manifest()
         .ram_layout()
         .map_err(|error| RestoreError::Incompatible {
             snapshot: snapshot.path().to_owned(),
             why: error.to_string(),
-        })?;
+        })
+}
+
+fn map_memory(snapshot: &Snapshot) -> Result<VmRam, RestoreError> {
+    let layout = layout(snapshot)?;
     let file = snapshot
         .memory()
         .try_clone()

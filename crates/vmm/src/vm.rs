@@ -53,6 +53,8 @@ pub struct CapturePolicy {
     pub destination: Option<Destination>,
     /// After a capture that the guest asked for it goes on, instead of ending.
     pub continue_after: bool,
+    /// Digests of memory content are made where it is copied; a linked file is never read.
+    pub digests: bool,
     /// Directories, as canonical paths, below which the host may ask for snapshots.
     pub roots: Vec<PathBuf>,
 }

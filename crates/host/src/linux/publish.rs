@@ -135,6 +135,28 @@ fn rename_over_claim(parent: &Directory, from: &OsStr, to: &OsStr) -> Result<(),
     })
 }
 
+/// Gives the file `from` the name `to` in the same directory, in one step: whoever opens `to` finds
+/// the old file or the new one, whole.
+///
+/// # Errors
+///
+/// [`RenameError::InvalidName`] or [`RenameError::System`].
+pub fn replace_file(
+    directory: &Directory,
+    from: impl AsRef<OsStr>,
+    to: impl AsRef<OsStr>,
+) -> Result<(), RenameError> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    for name in [from, to] {
+        if !is_one_component(name) {
+            let path = directory.path().join(name);
+            return Err(RenameError::InvalidName { path });
+        }
+    }
+    rustix::fs::renameat(directory, from, directory, to)
+        .map_err(|errno| rename_error(directory, to, "replace this file", errno))
+}
+
 fn rename_error(
     parent: &Directory,
     to: &OsStr,

@@ -102,6 +102,31 @@ pub fn rename_no_replace_by(
     Ok(RenameMethod::NoReplace)
 }
 
+/// Gives the file `from` the name `to` in the same directory, in one step. By path: the directory must
+/// not be moved meanwhile.
+///
+/// # Errors
+///
+/// [`RenameError::InvalidName`] or [`RenameError::System`].
+pub fn replace_file(
+    directory: &Directory,
+    from: impl AsRef<OsStr>,
+    to: impl AsRef<OsStr>,
+) -> Result<(), RenameError> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let path = |name: &OsStr| directory.path().join(name);
+    for name in [from, to] {
+        if !is_one_component(name) {
+            return Err(RenameError::InvalidName { path: path(name) });
+        }
+    }
+    std::fs::rename(path(from), path(to)).map_err(|source| RenameError::System {
+        path: path(to),
+        operation: "replace this file",
+        source,
+    })
+}
+
 fn rename(parent: &Directory, from: &OsStr, to: &OsStr) -> Result<(), NTSTATUS> {
     let opening = Opening {
         access: DELETE,

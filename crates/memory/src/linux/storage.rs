@@ -159,6 +159,21 @@ pub(crate) fn data_extents(file: &File, length_bytes: u64) -> io::Result<Option<
     Ok(Some(extents))
 }
 
+/// Whether a part of a file may hold data; false only where all of it is a hole, which reads as zeros.
+/// Moves the file's position.
+///
+/// # Errors
+/// What the system said, other than that this file system cannot tell.
+pub fn may_hold_data(file: &File, offset_bytes: u64, size_bytes: u64) -> io::Result<bool> {
+    match seek(file, SeekFrom::Data(offset_bytes)) {
+        Ok(start) => Ok(start < offset_bytes.saturating_add(size_bytes)),
+        // No data behind this position. If the file ends before the part does, reading tells.
+        Err(Errno::NXIO) => Ok(file.metadata()?.len() < offset_bytes.saturating_add(size_bytes)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The offset of a piece of at most [`LOOK_BYTES`] bytes of a file that is not all zeros; `None` if
 /// the first `length_bytes` bytes are. Moves the file's position.
 pub(crate) fn find_content(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {

@@ -72,18 +72,25 @@ fn read_restore(mut words: Words<impl Iterator<Item = OsString>>) -> Option<Rest
     let mut directory = None;
     let mut capture = no_capture();
     let mut backend = BackendChoice::default();
+    let (mut verify, mut private_copy) = (false, false);
     while let Some(word) = words.next()? {
         match word {
             Word::Operand(path) if directory.is_none() => directory = Some(path),
             Word::Operand(_) => return None,
-            Word::Option(name) if name == "backend" => backend = words.text()?.parse().ok()?,
-            Word::Option(name) => read_capture(&name, &mut words, &mut capture)?,
+            Word::Option(name) => match name.as_str() {
+                "backend" => backend = words.text()?.parse().ok()?,
+                "verify" => verify = words.flag()?,
+                "private-copy" => private_copy = words.flag()?,
+                _ => read_capture(&name, &mut words, &mut capture)?,
+            },
         }
     }
     is_complete(&capture).then_some(RestoreArgs {
         directory: directory?,
         capture,
         clock: Clock::default(),
+        verify,
+        private_copy,
         backend,
         no_seccomp: false,
     })
@@ -93,6 +100,7 @@ fn no_capture() -> CaptureArgs {
     CaptureArgs {
         snapshot: None,
         continue_after: false,
+        digests: false,
         control: None,
         snapshot_roots: Vec::new(),
     }
@@ -105,7 +113,8 @@ fn read_capture(
 ) -> Option<()> {
     match name {
         "snapshot" => capture.snapshot = Some(words.path()?),
-        "continue" => capture.continue_after = words.attached.is_none().then_some(true)?,
+        "continue" => capture.continue_after = words.flag()?,
+        "digests" => capture.digests = words.flag()?,
         "control" => capture.control = Some(words.path()?),
         "snapshot-root" => {
             capture.snapshot_roots.push(words.path()?);
@@ -162,6 +171,11 @@ impl<I: Iterator<Item = OsString>> Words<I> {
         }
         self.seen.push(name.to_owned());
         Some(Some(Word::Option(name.to_owned())))
+    }
+
+    /// The option at hand as one without a value.
+    fn flag(&mut self) -> Option<bool> {
+        self.attached.is_none().then_some(true)
     }
 
     fn value(&mut self) -> Option<OsString> {
@@ -223,6 +237,7 @@ mod tests {
             "restore snap",
             "restore snap --backend soft --snapshot next",
             "restore --control=c --snapshot-root r snap",
+            "restore snap --verify --private-copy --snapshot next --digests",
         ] {
             let words: Vec<&str> = words.split(' ').collect();
             let plain = plainly(&words);
@@ -281,6 +296,10 @@ mod tests {
             "s",
             "--continue",
             "--continue=true",
+            "--digests",
+            "--verify",
+            "--verify=yes",
+            "--private-copy",
             "--control",
             "--control=c",
             "--snapshot-root",

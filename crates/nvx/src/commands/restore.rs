@@ -15,6 +15,8 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
         directory,
         capture,
         clock,
+        verify,
+        private_copy,
         backend,
         no_seccomp,
     } = args;
@@ -24,6 +26,8 @@ pub fn run(args: RestoreArgs, profile: Profile) -> Result<ExitCode, Failure> {
             Clock::Advance => ClockPolicy::Advance,
             Clock::Freeze => ClockPolicy::Freeze,
         },
+        verify,
+        private_copy,
         options: session::vm_options(capture, None, no_seccomp).map_err(Failure::monitor)?,
     };
     session::run(|console| nvx_vmm::restore(request, console, session::opener(backend), profile))

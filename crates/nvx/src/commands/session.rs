@@ -87,6 +87,7 @@ pub fn vm_options(
     let CaptureArgs {
         snapshot,
         continue_after,
+        digests,
         control,
         mut snapshot_roots,
     } = args;
@@ -102,6 +103,7 @@ pub fn vm_options(
         capture: CapturePolicy {
             destination,
             continue_after,
+            digests,
             roots: match &control {
                 Some(_) => canonical(&snapshot_roots)?,
                 None => Vec::new(),
