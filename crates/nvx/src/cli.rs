@@ -137,7 +137,7 @@ pub struct RunArgs {
     /// vCPUs, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub vcpus: u8,
-    /// The guest's CPU: host, or baseline, which every host has
+    /// CPU: host, or baseline, which every host has
     #[arg(long, value_enum, default_value_t = Cpu::Host, hide_possible_values = true)]
     pub cpu: Cpu,
     #[command(flatten)]

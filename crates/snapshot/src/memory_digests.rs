@@ -78,7 +78,7 @@ fn zero_digest(size_bytes: u64) -> Digest {
 }
 
 fn hash_zeros(hasher: &mut blake3::Hasher, size_bytes: u64) {
-    const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let mut left = size_bytes;
     while left > 0 {
         let step = left.min(ZEROS.len() as u64);

@@ -96,6 +96,9 @@ fn every_byte_of_manifest_and_state_and_64_lengths_of_every_file() {
         .line(&small().verified(0));
 }
 
+/// What a restore calls it, and who makes it at a path; a link leads to the second.
+type Replacement = (&'static str, fn(&Path, &Path));
+
 #[test]
 fn what_stands_in_a_file_s_place_is_named_before_a_machine_is_built() {
     let Some(dir) = begin("what_stands_in_a_file_s_place_is_named_before_a_machine_is_built")
@@ -106,7 +109,7 @@ fn what_stands_in_a_file_s_place_is_named_before_a_machine_is_built() {
     small().capture(&whole);
     let secret = dir.path().join("secret");
     fs::write(&secret, "not to be changed").unwrap();
-    let make: [(&str, fn(&Path, &Path)); 5] = [
+    let make: [Replacement; 5] = [
         ("is a directory", |path, _| fs::create_dir(path).unwrap()),
         ("is a FIFO", |path, _| {
             let mode = rustix::fs::Mode::RUSR;
