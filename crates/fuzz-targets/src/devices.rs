@@ -242,7 +242,7 @@ impl Machine {
     fn address(&self, words: &mut Words<'_>) -> Option<u64> {
         let offset = u16::from_le_bytes([words.byte()?, words.byte()?]);
         Some(match offset >> 14 {
-            0 | 1 => WINDOW + u64::from(offset) % VIRTIO_MMIO_WINDOW_BYTES & !3,
+            0 | 1 => (WINDOW + u64::from(offset) % VIRTIO_MMIO_WINDOW_BYTES) & !3,
             2 => WINDOW + VIRTIO_MMIO_WINDOW_BYTES - 8 + u64::from(offset & 15),
             _ => u64::from_le_bytes(words.array()?),
         })

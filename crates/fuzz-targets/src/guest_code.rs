@@ -1,6 +1,6 @@
 //! Processor state out of a snapshot, and guest code on the software CPU.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use nvx_hypervisor::soft::Soft;
@@ -31,21 +31,19 @@ fn vcpu() -> (Box<dyn Partition>, Box<dyn Vcpu>) {
 /// Stops a guest that makes no exit. One thread for all runs, since starting one takes longer than most of
 /// them.
 fn stop_soon(handle: Arc<dyn StopHandle>) {
-    static NEXT: OnceLock<Arc<Mutex<Option<Arc<dyn StopHandle>>>>> = OnceLock::new();
-    let slot = NEXT.get_or_init(|| {
-        let slot = Arc::new(Mutex::new(None::<Arc<dyn StopHandle>>));
-        let watched = Arc::clone(&slot);
-        std::thread::spawn(move || {
+    static NEXT: Mutex<Option<Arc<dyn StopHandle>>> = Mutex::new(None);
+    static WATCHER: Once = Once::new();
+    WATCHER.call_once(|| {
+        std::thread::spawn(|| {
             loop {
                 std::thread::sleep(RUN_MAX);
-                if let Some(handle) = &*watched.lock().expect("nobody panicked") {
+                if let Some(handle) = &*NEXT.lock().expect("nobody panicked") {
                     handle.request_stop();
                 }
             }
         });
-        slot
     });
-    *slot.lock().expect("nobody panicked") = Some(handle);
+    *NEXT.lock().expect("nobody panicked") = Some(handle);
 }
 
 /// Runs until something ends it; nothing may panic, whatever the guest does.

@@ -1,6 +1,12 @@
 //! A guest against its monitor: whatever a guest does, the monitor stays bounded in memory, answers
 //! its host, and harms no other VM.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking"
+)]
+
 use std::io::Read as _;
 use std::path::Path;
 
