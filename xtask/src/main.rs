@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask verify` runs every static check, `cargo xtask test` runs the lanes, `cargo xtask build`
 //! makes the static binary in the order that `cargo xtask start-order` recorded, `cargo xtask man` writes the man pages, and `cargo xtask floor` measures nvx
-//! against a C program that does only what the kernel interface demands. Each command is one module; this file only parses arguments.
+//! against a C program that does only what the kernel interface demands. `cargo xtask fuzz` runs the fuzz
+//! targets, `cargo xtask soak` random lives of VMs. Each command is one module; this file only parses arguments.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
@@ -11,9 +12,11 @@
 
 mod dist;
 mod floor;
+mod fuzz;
 mod linux_guest;
 mod man;
 mod rust_text;
+mod soak;
 mod start_order;
 mod test;
 mod verify;
@@ -50,6 +53,10 @@ enum Command {
     StartOrder,
     /// Measure nvx against the speed floor.
     Floor(floor::Options),
+    /// Fuzz what reads untrusted bytes and what a guest drives.
+    Fuzz(fuzz::Options),
+    /// Live random VMs' lives for a given time, and look for what is lost or leaks.
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
@@ -79,5 +86,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::StartOrder => start_order::run(&workspace),
         Command::Floor(options) => floor::run(&workspace, options),
+        Command::Fuzz(options) => fuzz::run(&workspace, options),
+        Command::Soak(options) => soak::run(&workspace, options),
     }
 }

@@ -3,6 +3,10 @@
 //! Register use: every routine may change every register, except where its comment says what it keeps.
 //! `emit` and the number printers take their arguments in ESI/ECX and EAX.
 
+// The path, since this crate's build script has this file as a module elsewhere.
+#[path = "code/hostile.rs"]
+pub(crate) mod hostile;
+
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, al, bl, byte_ptr, dl, dword_ptr, dx, eax, ebp, ebx, ecx, edi, edx,
@@ -57,6 +61,9 @@ pub(crate) fn assemble(data: &Data) -> Result<Vec<u8>, IcedError> {
     program.dirty(&mut a)?;
     program.snapshot(&mut a)?;
     program.spin(&mut a)?;
+    program.hammer(&mut a)?;
+    program.flood(&mut a)?;
+    program.pester(&mut a)?;
     program.exit(&mut a)?;
     program.parse(&mut a)?;
     program.ram_end(&mut a)?;
@@ -76,6 +83,9 @@ struct Routines {
     dirty: CodeLabel,
     snapshot: CodeLabel,
     spin: CodeLabel,
+    hammer: CodeLabel,
+    flood: CodeLabel,
+    pester: CodeLabel,
     exit: CodeLabel,
     what: CodeLabel,
     failed: CodeLabel,
@@ -105,6 +115,9 @@ impl Routines {
             dirty: a.create_label(),
             snapshot: a.create_label(),
             spin: a.create_label(),
+            hammer: a.create_label(),
+            flood: a.create_label(),
+            pester: a.create_label(),
             exit: a.create_label(),
             what: a.create_label(),
             failed: a.create_label(),
@@ -247,6 +260,9 @@ impl Program<'_> {
             (b'd', self.routines.dirty),
             (b's', self.routines.snapshot),
             (b'l', self.routines.spin),
+            (b'h', self.routines.hammer),
+            (b'w', self.routines.flood),
+            (b'r', self.routines.pester),
         ] {
             a.cmp(al, u32::from(letter))?;
             a.je(routine)?;

@@ -4,6 +4,7 @@
 //! page that the file does not carry holds the line buffer and the stack. All addresses are known before
 //! assembly, so the code needs no relocation.
 
+use crate::code::hostile::target_words;
 use crate::elf::LOAD_ADDRESS;
 
 /// Page of variables that begin as zero, and of the stack that grows down from its end.
@@ -20,6 +21,8 @@ pub(crate) const STRIDE: u32 = ZEROED_ADDRESS + 0x34;
 pub(crate) const PAGES: u32 = ZEROED_ADDRESS + 0x38;
 /// Turns of the endless loop.
 pub(crate) const TURNS: u32 = ZEROED_ADDRESS + 0x3c;
+/// State of the generator behind random accesses.
+pub(crate) const RANDOM: u32 = ZEROED_ADDRESS + 0x40;
 pub(crate) const STACK_TOP: u32 = ZEROED_ADDRESS + 0x1000;
 /// Bytes that the loaded image occupies in guest RAM.
 pub(crate) const MEMORY_BYTES: u64 = (STACK_TOP - LOAD_ADDRESS) as u64;
@@ -55,6 +58,8 @@ pub(crate) struct Data {
     pub(crate) fill_kind: u32,
     pub(crate) fill_pages: u32,
     pub(crate) seed: u32,
+    /// Ports that random accesses go to, a word each.
+    pub(crate) hammer_ports: u32,
     pub(crate) hex_digits: u32,
     /// End of the room for decimal digits; a line feed stands there.
     pub(crate) decimal_end: u32,
@@ -67,6 +72,9 @@ pub(crate) struct Data {
     pub(crate) verify_bad: HexText,
     pub(crate) dirtied: Text,
     pub(crate) looping: Text,
+    pub(crate) hammered: Text,
+    pub(crate) flood: Text,
+    pub(crate) pestering: Text,
     pub(crate) count: Text,
     pub(crate) refused: Text,
     pub(crate) unavailable: Text,
@@ -81,12 +89,17 @@ impl Data {
         let fill_kind = word(&mut bytes, FILL_TOP);
         let fill_pages = word(&mut bytes, 256);
         let seed = word(&mut bytes, 1);
+        let hammer_ports = LOAD_ADDRESS + bytes.len() as u32;
+        for port in target_words() {
+            word(&mut bytes, port);
+        }
         let hex_digits = text(&mut bytes, "0123456789abcdef").address;
         let decimal = text(&mut bytes, "0000000000\n");
         Self {
             fill_kind,
             fill_pages,
             seed,
+            hammer_ports,
             hex_digits,
             decimal_end: decimal.address + decimal.len - 1,
             ready: text(&mut bytes, "PROBE-READY"),
@@ -97,6 +110,9 @@ impl Data {
             verify_bad: hex_text(&mut bytes, "PROBE-VERIFY bad address=0x", 1, "\n"),
             dirtied: text(&mut bytes, "PROBE-DIRTIED seed="),
             looping: text(&mut bytes, "PROBE-LOOPING count="),
+            hammered: text(&mut bytes, "\nPROBE-HAMMERED count="),
+            flood: text(&mut bytes, "PROBE-FLOOD\n"),
+            pestering: text(&mut bytes, "PROBE-PESTERING count="),
             count: text(&mut bytes, " count="),
             refused: text(&mut bytes, "PROBE-REFUSED\n"),
             unavailable: text(&mut bytes, "PROBE-UNAVAILABLE\n"),

@@ -11,6 +11,9 @@
 //! | `d` | fills again with the next seed | `PROBE-DIRTIED seed=<n> count=<n>` |
 //! | `s` | requests a snapshot | `PROBE-REFUSED`, `PROBE-CONTINUED nonce=<16 hex> count=<n>`, `PROBE-RESTORED nonce=<16 hex> count=<n>`, or `PROBE-UNAVAILABLE` where there is no snapshot port |
 //! | `l` | counts in RAM, at [`TURNS_ADDRESS`], for ever; takes no more lines | `PROBE-LOOPING count=<n>` |
+//! | `h` | hits ports and memory that is no RAM at random, the snapshot port among them | random bytes, then `PROBE-HAMMERED count=<n>` |
+//! | `w` | writes to the console for ever; takes no more lines | `PROBE-FLOOD`, again and again |
+//! | `r` | requests snapshots for ever, whatever becomes of them; takes no more lines | `PROBE-PESTERING count=<n>` |
 //! | `xN` | ends the machine with status N (0 to 255, 0 when left out) | |
 //! | other | | `PROBE-WHAT` |
 //!
@@ -27,7 +30,8 @@
 //! # Instructions
 //! The code stays within a small set, so that any back end, an interpreter included, can run it: 32-bit flat
 //! protected mode, no interrupts, no segment loads, no CPUID, no string or floating-point instructions.
-//! [`MNEMONICS`] is that set; operands are 8- or 32-bit registers, immediates and memory.
+//! [`MNEMONICS`] is that set; operands are 8- or 32-bit registers, immediates and memory; `in`
+//! and `out` also move 16 bits.
 //!
 //! ```
 //! let params: nvx_probe_guest::ProbeParams = "fill=top:256,seed=7".parse()?;

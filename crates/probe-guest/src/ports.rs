@@ -10,3 +10,5 @@ pub(crate) const SHUTDOWN: u32 = 0x604;
 pub(crate) const SNAPSHOT: u32 = 0x605;
 /// First serial line (16550), for monitors that have no port console.
 pub(crate) const SERIAL: u32 = 0x3f8;
+/// Index port of the CMOS clock; its data port follows.
+pub(crate) const RTC: u32 = 0x70;

@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nvx-vmm", 5),
     ("nvx-bench", 6),
     ("nvx-perf", 7),
+    ("nvx-fuzz-targets", 8),
     ("nvx", 8),
     ("xtask", 9),
 ];

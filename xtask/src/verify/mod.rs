@@ -7,6 +7,7 @@ mod file_size;
 mod layers;
 mod links;
 mod markers;
+mod promises;
 mod unsafe_code;
 
 use std::fmt;
@@ -57,6 +58,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("markdown links", links::check),
     ("file size", file_size::check),
     ("ignored and unfinished", markers::check),
+    ("promises and their tests", promises::check),
     ("format", format),
     ("locked build, all targets", build),
     ("clippy", clippy),

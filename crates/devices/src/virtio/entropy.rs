@@ -75,7 +75,12 @@ impl VirtioModel for Entropy {
         memory: &GuestMemory,
     ) -> Result<bool, QueueError> {
         let mut served = false;
-        while let Some(chain) = queue.take(memory)? {
+        // No more than the queue holds: those were there when the driver told of them, and of each later
+        // one it tells again. Another vCPU that adds chains all the time must not keep this one here.
+        for _ in 0..queue.size {
+            let Some(chain) = queue.take(memory)? else {
+                break;
+            };
             let written = self.fill(&chain, memory)?;
             queue.give_back(memory, &chain, written)?;
             served = true;

@@ -507,6 +507,8 @@ impl Extended {
             b"uid" => "uid",
             b"gid" => "gid",
             b"mtime" => "mtime",
+            // The kernel reads a name up to its first NUL, and so another one than was checked here.
+            b"path" | b"linkpath" if value.contains(&0) => return None,
             b"path" => {
                 self.path = Some(value.to_vec());
                 return Some(());

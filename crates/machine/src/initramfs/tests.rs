@@ -460,6 +460,15 @@ fn damage_is_named() {
     assert!(of(&circle).contains("too many symbolic links"));
     let huge = header("huge", b'x', "", 1 << 30);
     assert!(of(&huge).contains("size of the header at byte 0"));
+    // To the kernel this name is `.nvx`, which is reserved.
+    let cut_by_nul = [
+        header("pax", b'x', "", 19),
+        b"19 path=.nvx\0/init\n".to_vec(),
+        vec![0; 493],
+        file("init", ""),
+    ]
+    .concat();
+    assert!(of(&cut_by_nul).contains("extended record of the header at byte 0"));
 }
 
 proptest! {

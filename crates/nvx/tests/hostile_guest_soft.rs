@@ -1,0 +1,6 @@
+//! The tests of hostile guests on the back end soft, which every machine has.
+
+mod support;
+
+#[path = "suites/hostile_guest.rs"]
+mod hostile_guest;
