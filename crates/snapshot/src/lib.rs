@@ -23,6 +23,9 @@ mod open;
 mod sample;
 mod staging;
 mod state;
+#[cfg(test)]
+#[cfg(windows)]
+mod windows_tests;
 
 pub use destination::{Destination, parent_of};
 pub use digest::{DIGEST_BYTES, Digest, DigestParseError};
