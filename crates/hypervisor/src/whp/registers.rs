@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn the_structures_are_those_of_the_documentation() {
         assert_eq!(size_of::<WHV_REGISTER_VALUE>(), 16);
-        assert_eq!(size_of::<WHV_RUN_VP_EXIT_CONTEXT>(), 144);
+        assert_eq!(size_of::<WHV_RUN_VP_EXIT_CONTEXT>(), 224);
         assert_eq!(size_of::<WHV_VP_EXIT_CONTEXT>(), 40);
         assert_eq!(size_of::<WHV_X64_IO_PORT_ACCESS_CONTEXT>(), 96);
         assert_eq!(size_of::<WHV_MEMORY_ACCESS_CONTEXT>(), 40);
