@@ -12,6 +12,7 @@
 //! interval and its verdict never disagree.
 
 mod measure;
+mod program_format;
 mod table;
 mod verdict;
 

@@ -69,6 +69,7 @@ pub(crate) fn digest(content: &[u8]) -> String {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;

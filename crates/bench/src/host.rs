@@ -8,6 +8,10 @@
 mod linux;
 #[cfg(target_os = "linux")]
 use linux as os;
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as os;
 
 use std::path::{Path, PathBuf};
 

@@ -9,6 +9,7 @@ mod backends;
 mod machine;
 mod scratch;
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;
 
 use std::error::Error;

@@ -3,8 +3,6 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{Advice, fadvise};
-
 /// A file with writes on the way cannot be dropped; they are over soon.
 const MAX_ATTEMPTS: u32 = 20;
 
@@ -20,7 +18,7 @@ pub enum PageCacheError {
         source: io::Error,
     },
     /// The kernel cannot tell what is cached.
-    #[error("this kernel cannot tell what is in the page cache")]
+    #[error("this system cannot tell what is in the page cache")]
     CannotTell,
     /// Pages stay.
     #[error("{pages} pages of a file of the snapshot stay in the page cache")]
@@ -39,8 +37,10 @@ pub fn make_cold(file: &File) -> Result<(), PageCacheError> {
     file.sync_all().map_err(system("write back"))?;
     let mut pages = 0;
     for _ in 0..MAX_ATTEMPTS {
-        fadvise(file, 0, None, Advice::DontNeed)
-            .map_err(|errno| system("drop from the page cache")(errno.into()))?;
+        nvx_host::drop_cached_pages(file).map_err(|source| match source.kind() {
+            io::ErrorKind::Unsupported => PageCacheError::CannotTell,
+            _ => system("drop from the page cache")(source),
+        })?;
         pages = count(file)?;
         if pages == 0 {
             return Ok(());

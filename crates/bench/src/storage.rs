@@ -13,6 +13,10 @@
 mod linux;
 #[cfg(target_os = "linux")]
 use linux as os;
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as os;
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

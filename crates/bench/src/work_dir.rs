@@ -13,7 +13,7 @@ const PREFIX: &str = ".nvx-bench-";
 pub(crate) struct WorkDir {
     path: PathBuf,
     /// Its lock tells other runs that somebody still uses it.
-    _lock: Directory,
+    lock: Option<Directory>,
 }
 
 impl WorkDir {
@@ -24,7 +24,10 @@ impl WorkDir {
         std::fs::create_dir(&path)?;
         let lock = Directory::open(&path).map_err(io::Error::other)?;
         try_lock_exclusive(&lock)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self {
+            path,
+            lock: Some(lock),
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -34,8 +37,18 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
-        let _ = std::fs::remove_dir_all(&self.path);
+        if let Some(lock) = self.lock.take() {
+            remove_locked(&self.path, lock);
+        }
+    }
+}
+
+/// Removes a directory whose lock is held. What cannot be removed now is removed by the next run.
+fn remove_locked(path: &Path, lock: Directory) {
+    if std::fs::remove_dir_all(path).is_err() {
+        // Where a lock keeps its directory (Windows), it is empty by now and goes without.
+        drop(lock);
+        let _ = std::fs::remove_dir_all(path);
     }
 }
 
@@ -51,8 +64,8 @@ fn remove_abandoned(scratch: &Path) -> io::Result<()> {
                 .ok()
                 .map(|lock| (lock, directory))
         });
-        if let Some((FileLock::Taken, _directory)) = free {
-            let _ = std::fs::remove_dir_all(entry.path());
+        if let Some((FileLock::Taken, directory)) = free {
+            remove_locked(&entry.path(), directory);
         }
     }
     Ok(())

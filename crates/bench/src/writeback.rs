@@ -13,10 +13,13 @@
 //! Counters belong to devices, not to processes, so other writers count too; a run during which the
 //! device never came to rest, or wrote more than the run can account for, says so.
 
+#[cfg(target_os = "linux")]
 mod linux;
 mod pattern;
 mod report;
 mod run;
+#[cfg(windows)]
+mod windows;
 mod zero_scan;
 
 use std::io;
@@ -32,10 +35,13 @@ use nvx_memory::{
 };
 use thiserror::Error;
 
+#[cfg(target_os = "linux")]
 use linux as os;
 pub use pattern::{Pattern, UnknownPattern};
 pub use report::{Cell, Report, Summary, ZeroDetection};
 pub use run::{Sample, single_run};
+#[cfg(windows)]
+use windows as os;
 
 /// How often it is looked whether a run has ended or is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -491,4 +497,5 @@ fn wait(mut child: Child, onlooker: &mut dyn Onlooker) -> Result<Output, Writeba
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

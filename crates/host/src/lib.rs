@@ -44,7 +44,7 @@ pub use os::identity::{boot_identity, kernel_release, unprivileged_owner};
 #[cfg(target_os = "linux")]
 pub use os::inside_guest::{bring_loopback_up, lead_session, reseed_random_generator};
 pub use os::lock::try_lock_exclusive;
-pub use os::page_cache::cached_pages;
+pub use os::page_cache::{cached_pages, drop_cached_pages};
 pub use os::publish::{
     link_open_file, rename_no_replace, rename_no_replace_by, replace_file, start_writeback,
     start_writeback_of,
@@ -55,6 +55,8 @@ pub use os::signals::{Termination, TerminationSignals};
 pub use os::stale::{LockedDirectory, create_locked_directory, random_name, remove_stale};
 pub use os::stdio::{ConsoleInput, ConsoleOutput};
 pub use os::terminal::UserTerminal;
-pub use os::usage::{allocated_bytes, modified_file_bytes, process_peak_rss_bytes};
+pub use os::usage::{
+    allocated_bytes, available_bytes, check_executable, modified_file_bytes, process_peak_rss_bytes,
+};
 pub use os::wait::{WaitSource, Waitable, Waker, wait_any};
 pub use os::wait_set::WaitSet;

@@ -59,10 +59,27 @@ pub enum OpenError {
         /// What is needed.
         expected: i32,
     },
+    /// Windows' library of the hypervisor cannot be loaded: the feature is off.
+    #[error("WinHvPlatform.dll: cannot be loaded; {NO_LIBRARY_ADVICE}")]
+    HypervisorLibrary {
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Windows' library of the hypervisor is there, but no hypervisor runs.
+    #[error("WinHvPlatform.dll: no hypervisor runs; {NOT_RUNNING_ADVICE}")]
+    HypervisorNotRunning,
     /// A call on the opened device failed.
     #[error("the hypervisor does not answer as it must")]
     System(#[from] SystemError),
 }
+
+/// How to get Windows' library of the hypervisor.
+const NO_LIBRARY_ADVICE: &str = "switch the Windows feature on, as administrator: \
+     Enable-WindowsOptionalFeature -Online -FeatureName HypervisorPlatform, then restart";
+/// How to have a hypervisor run.
+const NOT_RUNNING_ADVICE: &str = "enable virtualization in the firmware (in a virtual machine: nested \
+     virtualization), and the start of the hypervisor: bcdedit /set hypervisorlaunchtype auto";
 
 const NOT_PRESENT_ADVICE: &str =
     "load the kvm module (kvm_intel or kvm_amd) and enable virtualization in the firmware";
@@ -78,6 +95,8 @@ impl OpenError {
                 group_may_open,
                 ..
             } => Some(permission_advice(group, *group_may_open)),
+            Self::HypervisorLibrary { .. } => Some(NO_LIBRARY_ADVICE.to_owned()),
+            Self::HypervisorNotRunning => Some(NOT_RUNNING_ADVICE.to_owned()),
             Self::NotOnThisSystem { .. }
             | Self::Open { .. }
             | Self::ApiVersion { .. }

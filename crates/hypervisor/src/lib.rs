@@ -4,7 +4,7 @@
 //! devices) over guest RAM, and the partition makes *vCPUs* ([`Vcpu`]). All three are object
 //! safe, so the rest of NVX holds them as trait objects and never names a back end.
 //!
-//! Back ends: [`kvm`]; [`soft`], which is there on every host and runs the built-in guest only; and
+//! Back ends: [`kvm`] on Linux; `whp` on Windows; [`soft`], which is there on every host and runs the built-in guest only; and
 //! [`fake`], which replays scripts for unit tests.
 //!
 //! Two ideas keep the traits small:
@@ -30,6 +30,8 @@ mod select;
 pub mod soft;
 mod state;
 mod traits;
+#[cfg(windows)]
+pub mod whp;
 
 pub use cpu::{
     BelowBaseline, CpuModel, CpuidEntry, FeatureRegister, FeatureWord, missing_features,

@@ -42,10 +42,10 @@ impl Capability {
 pub fn probe_backends() -> Vec<BackendFacts> {
     vec![
         BackendFacts {
-            name: "kvm",
-            interface: Some("/dev/kvm"),
+            name: native::NAME,
+            interface: Some(native::INTERFACE),
             purpose: None,
-            capabilities: kvm(),
+            capabilities: native::capabilities(),
         },
         BackendFacts {
             name: soft::NAME,
@@ -56,14 +56,22 @@ pub fn probe_backends() -> Vec<BackendFacts> {
     ]
 }
 
+/// This system's hypervisor.
 #[cfg(target_os = "linux")]
-fn kvm() -> Result<Vec<Capability>, OpenError> {
-    crate::kvm::probe::capabilities()
+mod native {
+    pub(super) use crate::kvm::probe::capabilities;
+
+    pub(super) const NAME: &str = "kvm";
+    pub(super) const INTERFACE: &str = "/dev/kvm";
 }
 
-#[cfg(not(target_os = "linux"))]
-fn kvm() -> Result<Vec<Capability>, OpenError> {
-    Err(OpenError::NotOnThisSystem { backend: "kvm" })
+/// This system's hypervisor.
+#[cfg(windows)]
+mod native {
+    pub(super) use crate::whp::NAME;
+    pub(super) use crate::whp::probe::capabilities;
+
+    pub(super) const INTERFACE: &str = "WinHvPlatform.dll";
 }
 
 #[cfg(test)]
@@ -73,10 +81,10 @@ mod tests {
     #[test]
     fn the_software_back_end_is_always_there_and_says_what_it_is_for() {
         let all = probe_backends();
-        let [kvm, soft] = all.as_slice() else {
+        let [native, soft] = all.as_slice() else {
             panic!("{all:?}");
         };
-        assert_eq!((kvm.name, kvm.purpose), ("kvm", None));
+        assert_eq!((native.name, native.purpose), (native::NAME, None));
         assert_eq!(soft.name, soft::NAME);
         assert_eq!(soft.purpose, Some(soft::PURPOSE));
         assert!(soft.capabilities.is_ok());

@@ -3,10 +3,34 @@
 use std::str::FromStr;
 
 use crate::error::OpenError;
-#[cfg(target_os = "linux")]
-use crate::kvm::Kvm;
 use crate::soft::{self, Soft};
 use crate::traits::Hypervisor;
+
+/// This system's hypervisor.
+#[cfg(target_os = "linux")]
+mod native {
+    use super::{BackendChoice, Hypervisor, OpenError};
+    use crate::kvm::Kvm;
+
+    pub(super) const CHOICE: BackendChoice = BackendChoice::Kvm;
+
+    pub(super) fn open() -> Result<Box<dyn Hypervisor>, OpenError> {
+        Ok(Box::new(Kvm::open()?))
+    }
+}
+
+/// This system's hypervisor.
+#[cfg(windows)]
+mod native {
+    use super::{BackendChoice, Hypervisor, OpenError};
+    use crate::whp::Whp;
+
+    pub(super) const CHOICE: BackendChoice = BackendChoice::Whp;
+
+    pub(super) fn open() -> Result<Box<dyn Hypervisor>, OpenError> {
+        Ok(Box::new(Whp::open()?))
+    }
+}
 
 /// What a user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,20 +40,33 @@ pub enum BackendChoice {
     Auto,
     /// Linux's `/dev/kvm`.
     Kvm,
+    /// The Windows Hypervisor Platform.
+    Whp,
     /// The CPU in software, for the built-in guest only.
     Soft,
 }
 
+impl BackendChoice {
+    /// The name, as `--backend` has it.
+    fn name(self) -> &'static str {
+        BACKEND_CHOICES
+            .iter()
+            .find(|(_, choice)| *choice == self)
+            .map_or("auto", |(name, _)| name)
+    }
+}
+
 /// Every choice with its name.
-pub const BACKEND_CHOICES: [(&str, BackendChoice); 3] = [
+pub const BACKEND_CHOICES: [(&str, BackendChoice); 4] = [
     ("auto", BackendChoice::Auto),
     ("kvm", BackendChoice::Kvm),
+    ("whp", BackendChoice::Whp),
     (soft::NAME, BackendChoice::Soft),
 ];
 
 /// A name that no back end has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no back end is called '{name}' (known: auto, kvm, soft)")]
+#[error("no back end is called '{name}' (known: auto, kvm, whp, soft)")]
 pub struct UnknownBackend {
     /// The name as it was given.
     pub name: String,
@@ -67,12 +104,15 @@ pub fn open_backend(
     captured_on: Option<&str>,
 ) -> Result<Selected, OpenError> {
     match (choice, captured_on) {
-        (BackendChoice::Kvm, _) | (BackendChoice::Auto, Some("kvm")) => kvm(),
+        (BackendChoice::Kvm | BackendChoice::Whp, _) => native(choice),
+        (BackendChoice::Auto, Some("kvm")) => native(BackendChoice::Kvm),
+        (BackendChoice::Auto, Some("whp")) => native(BackendChoice::Whp),
         (BackendChoice::Soft, _) => Ok(software("")),
         (BackendChoice::Auto, Some(soft::NAME)) => Ok(software("the snapshot is of it; ")),
-        (BackendChoice::Auto, _) => {
-            Ok(kvm().unwrap_or_else(|error| software(&format!("no KVM ({}); ", causes(&error)))))
-        }
+        (BackendChoice::Auto, _) => Ok(native(native::CHOICE).unwrap_or_else(|error| {
+            let name = native::CHOICE.name().to_uppercase();
+            software(&format!("no {name} ({}); ", causes(&error)))
+        })),
     }
 }
 
@@ -90,17 +130,17 @@ fn software(why: &str) -> Selected {
     }
 }
 
-#[cfg(target_os = "linux")]
-fn kvm() -> Result<Selected, OpenError> {
+/// Opens a hypervisor, which is there if it is this system's.
+fn native(choice: BackendChoice) -> Result<Selected, OpenError> {
+    if choice != native::CHOICE {
+        return Err(OpenError::NotOnThisSystem {
+            backend: choice.name(),
+        });
+    }
     Ok(Selected {
-        backend: Box::new(Kvm::open()?),
+        backend: native::open()?,
         notice: None,
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn kvm() -> Result<Selected, OpenError> {
-    Err(OpenError::NotOnThisSystem { backend: "kvm" })
 }
 
 #[cfg(test)]
@@ -113,7 +153,7 @@ mod tests {
             assert_eq!(name.parse(), Ok(choice));
         }
         let error = "hvf".parse::<BackendChoice>().expect_err("unknown");
-        assert!(error.to_string().contains("auto, kvm, soft"));
+        assert!(error.to_string().contains("auto, kvm, whp, soft"));
     }
 
     #[test]

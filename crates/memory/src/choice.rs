@@ -12,11 +12,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::linux::valid_data;
+use nvx_host::AsFile;
+
+use crate::os::valid_data;
 use crate::writeback::{Strategy, UnknownStrategy};
 
 /// How a user asks for a writeback: by a strategy, or by leaving it to NVX.
@@ -144,7 +145,7 @@ impl Strategy {
 
 /// What the file system of a file or directory is called, also where it is behind FUSE: `ext4`,
 /// `ntfs (by FUSE)`, `fuse (unknown: ...)` with what stood in the way.
-pub fn file_system_name(file: impl AsFd) -> String {
+pub fn file_system_name(file: impl AsFile) -> String {
     match valid_data::of(file) {
         ValidData::Kept { file_system } | ValidData::NotKept { file_system } => file_system,
         ValidData::Unknown { obstacle } => format!("unknown: {obstacle}"),

@@ -19,7 +19,7 @@ use thiserror::Error;
 use crate::extents::ExtentList;
 use crate::guest_memory::{GuestMemory, Source, file_or_anonymous};
 use crate::layout::{PAGE_SIZE_BYTES, RamRange};
-use crate::linux::{page_map, storage};
+use crate::os::{page_map, storage};
 use crate::volatile::VolatileBytes;
 
 /// The longest single write. Long enough that its cost is the copying; short enough that the pages
@@ -377,6 +377,7 @@ impl Copy<'_, '_> {
 }
 
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 

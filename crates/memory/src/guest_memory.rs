@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nvx_host::FileSystem;
 use thiserror::Error;
 
+use crate::backing::Backing;
 use crate::dirty::{DirtyBitmap, DirtyLogError, DirtySet};
 use crate::layout::{GuestAddress, PAGE_SIZE_BYTES, RamLayout};
-use crate::linux::{self as os, Backing, RangeView};
+use crate::os::{self, RangeView};
 use crate::volatile::VolatileBytes;
 
 /// What kind of view of memory guest RAM is.
@@ -285,13 +286,18 @@ impl GuestMemory {
                 source: error,
             })?);
         }
+        Ok(Self::of_views(layout, source, views))
+    }
+
+    /// RAM whose ranges are mapped.
+    pub(crate) fn of_views(layout: RamLayout, source: Source, views: Vec<RangeView>) -> Self {
         let dirty = layout
             .ranges()
             .iter()
             .map(|range| DirtyBitmap::new(range.pages()))
             .collect();
         let log_merged = layout.ranges().iter().map(|_| AtomicBool::new(false));
-        Ok(Self {
+        Self {
             log_merged: log_merged.collect(),
             layout,
             views,
@@ -300,7 +306,7 @@ impl GuestMemory {
             page_map: OnceLock::new(),
             accessor_sees_all_stores: AtomicBool::new(false),
             unstored_pages: AtomicBool::new(false),
-        })
+        }
     }
 
     fn advise_shared_view(&self) -> Result<(), MapError> {
@@ -622,7 +628,7 @@ impl GuestMemory {
     }
 
     /// Puts another file in the page map's place.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn replace_page_map(&mut self, file: File) {
         self.page_map = OnceLock::from(file);
     }

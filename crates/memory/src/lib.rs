@@ -10,16 +10,26 @@
 //! in and out by volatile accesses that are checked against the layout, and writes are noted in a
 //! *dirty set* together with the hypervisor's own logs.
 
+mod backing;
 mod choice;
 mod copy;
 mod dirty;
 mod extents;
+mod fault_table;
 mod guest_memory;
 mod layout;
+#[cfg(target_os = "linux")]
 mod linux;
 mod ram_file;
 mod volatile;
+#[cfg(windows)]
+mod windows;
 mod writeback;
+
+#[cfg(target_os = "linux")]
+use linux as os;
+#[cfg(windows)]
+use windows as os;
 
 pub use choice::{
     ChosenStrategy, NoRamFile, RamFileChoice, StrategyReason, WritebackChoice, file_system_name,

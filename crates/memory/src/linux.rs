@@ -19,12 +19,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::OFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::backing::Backing;
+use crate::fault_table::Registration;
 use crate::volatile::VolatileBytes;
 
 /// What to ask of the kernel about a shared view of a RAM file on a block file system.
@@ -47,26 +48,11 @@ use crate::volatile::VolatileBytes;
 /// writeback together are near equal there, and half the bytes are written.
 pub(crate) const SHARED_BLOCK_FILE_ADVICE: Advice = Advice::Random;
 
-/// What backs one mapped range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Backing<'a> {
-    /// Stores reach the file. `writable` is false for a view that only reads.
-    Shared {
-        file: &'a File,
-        name: &'a Path,
-        writable: bool,
-    },
-    /// Stores stay in this process.
-    Private { file: &'a File, name: &'a Path },
-    /// No file; begins as zeros.
-    Anonymous,
-}
-
 /// One RAM range mapped into this process; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct RangeView {
     bytes: VolatileBytes,
-    fault_report: Option<fault::Registration>,
+    fault_report: Option<Registration>,
 }
 
 impl RangeView {
@@ -111,12 +97,9 @@ impl RangeView {
         // SAFETY: the mapping was just made with this length, at page granularity, and lives until
         // this value is dropped. Read-only views are never written: `GuestMemory` refuses.
         let bytes = unsafe { VolatileBytes::new(start, length) };
-        let name = match backing {
-            Backing::Shared { name, .. } | Backing::Private { name, .. } => Some(name),
-            Backing::Anonymous => None,
-        };
-        let fault_report =
-            name.and_then(|name| fault::Registration::new(start.as_ptr().addr(), length, name));
+        let fault_report = backing
+            .name()
+            .and_then(|name| fault::register(start.as_ptr().addr(), length, name));
         let view = Self {
             bytes,
             fault_report,

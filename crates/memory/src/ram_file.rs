@@ -22,7 +22,7 @@ use nvx_host::{
 use thiserror::Error;
 
 use crate::choice::RamFileChoice;
-use crate::linux as os;
+use crate::os;
 
 /// Names tried before giving up; a second one is needed only if a cleaner catches the file between
 /// its creation and its lock.
@@ -459,4 +459,5 @@ fn names_file(directory: &Directory, entry: &OsStr, file: &File) -> bool {
 }
 
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;

@@ -26,7 +26,7 @@ use thiserror::Error;
 use crate::extents::{ExtentList, FileExtent};
 use crate::guest_memory::{GuestMemory, Source};
 use crate::layout::{GuestAddress, PAGE_SIZE_BYTES};
-use crate::linux::storage;
+use crate::os::storage;
 
 /// The largest number of concurrent flushes.
 pub const MAX_WORKERS: u8 = 8;

@@ -1,5 +1,7 @@
 //! Mapping, checked access, dirty set, private views, discarding.
 
+#![cfg(target_os = "linux")]
+
 mod support;
 
 use std::fs::{File, OpenOptions};

@@ -1,5 +1,6 @@
 //! The copy of RAM to a new file, from every kind of view.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 
 mod support;

@@ -2,6 +2,7 @@
 //!
 //! Each case runs in a process of its own: this test binary, started again for one ignored test.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 
 mod support;

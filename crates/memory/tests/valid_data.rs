@@ -1,5 +1,6 @@
 //! What each strategy costs on a file system that keeps a valid data length, by a model of one.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a measurement prints its table")]
 #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 

@@ -1,5 +1,6 @@
 //! Writeback: refusals, contents, reports, and what it costs on disk.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 

@@ -1,5 +1,6 @@
 //! `nvx bench writeback` as a user meets it: table, JSON, refusals and their codes.
 
+#![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -5,6 +5,7 @@
 //! The browser is a headless Chromium that is spoken to by its DevTools protocol over a pipe. It is
 //! given no network: nothing but the file is ever asked for. Without Chromium the tests are skipped.
 
+#![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -2,6 +2,7 @@
 //! regress, improve, reset a metric, are only unlucky once, or come from a fork. What would be measured
 //! on a runner is made here ([`perf_support::result`]); everything else is what runs there.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod perf_support;

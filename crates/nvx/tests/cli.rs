@@ -1,6 +1,7 @@
 //! The command line as text: help, suggestions, exit codes of arguments that do not parse, and
 //! what goes to which output. No guest is started, so these tests run on every host.
 
+#![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -166,8 +167,8 @@ fn unknown_values_list_the_known_and_guess_what_was_meant() {
         ("restroe", "", "'restore'"),
         ("run --memroy 1M", "", "'--memory'"),
         ("run --guest prob", "probe", "'probe'"),
-        ("run --backend kvn", "auto, kvm, soft", "'kvm'"),
-        ("run --backend sof", "auto, kvm, soft", "'soft'"),
+        ("run --backend kvn", "auto, kvm, whp, soft", "'kvm'"),
+        ("run --backend sof", "auto, kvm, whp, soft", "'soft'"),
         ("run --probe sede=1", "fill, seed", "'seed'"),
         ("run --probe fill=alternat", "alternate", "'alternate'"),
         ("demo --fill spred:9", "spread:PAGES", "'spread'"),

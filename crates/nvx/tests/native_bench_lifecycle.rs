@@ -1,5 +1,7 @@
 //! The tests of the lifecycle benchmark on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/bench_lifecycle.rs"]

@@ -1,6 +1,7 @@
 //! The tests of `nvx bench peers` on KVM: beside a real QEMU where there is one, and beside a double of
 //! Firecracker, which speaks its API and has a guest that answers as the probe guest does.
 
+#![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,5 +1,7 @@
 //! The control tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/control.rs"]

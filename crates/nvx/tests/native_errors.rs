@@ -1,5 +1,6 @@
 //! The errors tests on KVM, and those that only KVM has.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod support;

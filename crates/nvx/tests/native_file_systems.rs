@@ -1,5 +1,7 @@
 //! The file system tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/file_systems.rs"]

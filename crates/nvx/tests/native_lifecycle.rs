@@ -1,5 +1,7 @@
 //! The lifecycle tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/lifecycle.rs"]

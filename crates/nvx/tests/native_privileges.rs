@@ -1,5 +1,7 @@
 //! The privileges tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/privileges.rs"]

@@ -1,5 +1,7 @@
 //! The RAM file tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/ram_file.rs"]

@@ -1,5 +1,7 @@
 //! The signals tests on KVM.
 
+#![cfg(unix)]
+
 mod support;
 
 #[path = "suites/signals.rs"]

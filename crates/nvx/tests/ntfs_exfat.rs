@@ -5,6 +5,7 @@
 //! installs them, or unpacked in the directory that `NVX_TEST_KERNEL_ROOT` names. The volume lies on a
 //! loop device over memory of that machine.
 
+#![cfg(unix)]
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 #![allow(
     clippy::unwrap_used,

@@ -13,6 +13,7 @@
 //! user goes, and a watcher process unmounts the volume once the test's end of a pipe is closed. A
 //! namespace would not do: a FUSE server that is killed with its namespace waits for itself in the unmount.
 
+#![cfg(unix)]
 #![allow(
     clippy::print_stderr,
     clippy::print_stdout,

@@ -1,6 +1,7 @@
 //! `nvx perf` through the built binary: every command, its exit codes, and what it leaves on disk. What
 //! it says of bad input is in `perf_input.rs`.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod perf_support;

@@ -1,5 +1,6 @@
 //! Bad input to `nvx perf`: exit code 2, one line that names file, line and column, and nothing written.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod perf_support;

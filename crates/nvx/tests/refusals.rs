@@ -2,6 +2,7 @@
 //! the exit code, and the words that must be there. No guest runs in most of these, so the back end
 //! that every machine has is enough.
 
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod support;
@@ -76,7 +77,7 @@ fn command_lines_of_control_that_make_no_sense() {
         (
             words("run --backend kvn"),
             FAILED,
-            &["'kvn'", "auto, kvm, soft"],
+            &["'kvn'", "auto, kvm, whp, soft"],
         ),
         (words("ctl"), BAD_INPUT, &["<ACTION>", "--control <PATH>"]),
         (words("ctl status"), BAD_INPUT, &["--control <PATH>"]),

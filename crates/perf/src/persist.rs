@@ -314,4 +314,5 @@ fn rename(
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

@@ -1,5 +1,6 @@
 //! A writer that is killed at any moment leaves the old history or the new one.
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::expect_used,
     missing_docs,

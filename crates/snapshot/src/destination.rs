@@ -4,9 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use std::os::fd::AsFd;
-
-use nvx_host::Directory;
+use nvx_host::{AsFile, Directory};
 
 use crate::staging::PublishError;
 
@@ -86,7 +84,7 @@ impl Destination {
 
     /// Whether `file` is on the file system that the snapshot will be on. False where that cannot be
     /// told.
-    pub fn same_file_system(&self, file: impl AsFd) -> bool {
+    pub fn same_file_system(&self, file: impl AsFile) -> bool {
         self.parent().same_file_system(file).unwrap_or(false)
     }
 

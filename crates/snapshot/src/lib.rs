@@ -28,6 +28,9 @@ mod sample;
 mod seal;
 mod staging;
 mod state;
+#[cfg(test)]
+#[cfg(windows)]
+mod windows_tests;
 
 pub use destination::{Destination, parent_of};
 pub use digest::{DIGEST_BYTES, Digest, DigestParseError};

@@ -402,4 +402,5 @@ fn open_memory(directory: &Directory, manifest: &Manifest) -> Result<File, OpenE
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

@@ -343,6 +343,9 @@ impl Staging {
                 destination: self.destination.path().to_path_buf(),
             });
         }
+        // Windows renames no directory while a file in it is open.
+        self.state = None;
+        self.manifest = None;
         let method = rename_no_replace_by(
             method,
             self.destination.parent(),
@@ -484,4 +487,5 @@ impl Published {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

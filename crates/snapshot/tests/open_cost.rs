@@ -1,5 +1,6 @@
 //! What opening costs; `cargo test --release --test open_cost -- --ignored --nocapture`.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failing preparation fails the test")]
 #![allow(clippy::print_stdout, reason = "a measurement is printed")]
 

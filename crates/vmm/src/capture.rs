@@ -137,6 +137,8 @@ fn run_protocol(
     })?;
     profile.phase(OPERATION, "publication_staging_sync", |_| staging.sync())?;
     interruption.check()?;
+    // Windows renames no directory while a file in it is open.
+    drop(memory);
     let published = profile.phase(OPERATION, "publication_commit", |_| staging.commit())?;
     // The snapshot is complete and has its name; a directory that cannot be synced only means
     // that the name may not survive a power cut, which is no reason to call the capture failed.

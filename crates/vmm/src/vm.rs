@@ -183,9 +183,13 @@ impl Vm {
         } = self;
         let output = Arc::clone(&shared.output);
         let gate = Arc::clone(&shared.gate);
+        let VmRam { memory, file, .. } = ram;
+        // Declared before what maps it, and so dropped after: Windows removes no file that is mapped.
+        let _ram_file = file;
+        let mut machine = Some((first_vcpu, other_vcpus, partition, shared, memory));
         if matches!(result, Ok(Outcome::Captured(_))) {
             // The published file may be this RAM: no view of it outlives the commit.
-            drop((first_vcpu, other_vcpus, partition, shared, ram));
+            drop(machine.take());
         }
         if let Some(mut control) = control {
             control.end();

@@ -1,5 +1,6 @@
 //! A guest that does not come to rest: a capture is refused at its deadline, and the guest runs on.
 
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -13,6 +13,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("nvx-memory", 1),
     ("nvx-probe-guest", 1),
     ("nvx-hypervisor", 2),
+    // For tests only.
+    ("nvx-whp-double", 3),
     ("nvx-snapshot", 3),
     ("nvx-devices", 3),
     ("nvx-machine", 4),

@@ -98,6 +98,9 @@ fn build(sandbox: &Sandbox, workspace: &Workspace) -> Result<Vec<PathBuf>> {
         "--workspace",
         "--exclude",
         "xtask",
+        // Built by itself below: what another process loads has no tests of its own.
+        "--exclude",
+        DOUBLE_PACKAGE,
         "--lib",
         "--bins",
         "--tests",

@@ -9,7 +9,7 @@ use nvx_memory::{RamFileChoice, WritebackChoice};
 
 use super::{
     BuildSamples, COMPARISON_SCHEMA, COMPARISON_SCHEMA_VERSION, ComparisonResult, MetricKind,
-    TestPlan,
+    TestPlan, program_format,
 };
 use crate::guest_image::{GuestImageError, digest, probe_image};
 use crate::host::{ExecutionFacts, HostFingerprint};
@@ -18,11 +18,6 @@ use crate::result::{CaptureSample, StartSample};
 use crate::sampling::Sampler;
 use crate::timestamp::iso_8601;
 use crate::work_dir::WorkDir;
-
-/// First bytes of an ELF file.
-const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
-/// Offset and size of its machine field (System V ABI, ELF header).
-const ELF_MACHINE: std::ops::Range<usize> = 18..20;
 
 /// A build that is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,21 +181,22 @@ fn fault(build: &NamedBuild, what: String) -> CompareError {
 }
 
 fn check_program(build: &NamedBuild, bytes: &[u8]) -> Result<(), CompareError> {
-    if !bytes.starts_with(&ELF_MAGIC) {
+    if !bytes.starts_with(program_format::MAGIC) {
         return Err(fault(build, "not an executable program".to_owned()));
     }
     let own = std::env::current_exe()
         .and_then(std::fs::File::open)
         .and_then(|mut file| {
-            let mut header = [0; ELF_MACHINE.end];
+            let mut header = [0; program_format::MACHINE.end];
             io::Read::read_exact(&mut file, &mut header)?;
             Ok(header)
         });
-    let other_machine = own.is_ok_and(|own| bytes.get(ELF_MACHINE) != own.get(ELF_MACHINE));
+    let other_machine =
+        own.is_ok_and(|own| bytes.get(program_format::MACHINE) != own.get(program_format::MACHINE));
     if other_machine {
         return Err(fault(build, "of another processor architecture".to_owned()));
     }
-    let executable = rustix::fs::access(&build.program, rustix::fs::Access::EXEC_OK);
+    let executable = nvx_host::check_executable(&build.program);
     executable.map_err(|error| fault(build, format!("not executable: {error}")))
 }
 

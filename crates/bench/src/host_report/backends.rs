@@ -72,9 +72,13 @@ pub(super) fn checks(backends: &[BackendFacts], trial: &Trial) -> Vec<Check> {
             (Ok(capabilities), None) => {
                 let interface = backend.interface.unwrap_or(backend.name);
                 checks.push(area.ok(backend.name, format!("{interface} can be opened")));
+                checks.extend(trust_check(area, backend.name));
                 checks.push(capability_check(area, capabilities));
             }
-            (Err(error), _) => checks.push(closed_check(area, backend.name, error)),
+            (Err(error), _) => {
+                checks.push(closed_check(area, backend.name, error));
+                checks.extend(trust_check(area, backend.name));
+            }
         }
     }
     checks.push(trial_check(area, trial));
@@ -100,6 +104,18 @@ fn capability_check(area: Checker, capabilities: &[Capability]) -> Check {
     } else {
         area.ok(NAME, format!("all {} that NVX uses", capabilities.len()))
     }
+}
+
+/// What should be known of a back end that no host has proved yet.
+fn trust_check(area: Checker, name: &'static str) -> Option<Check> {
+    (name == "whp").then(|| {
+        area.warn(
+            "whp is new",
+            "verified against a test double of WinHvPlatform.dll, on no Windows hypervisor yet; no \
+             PIC, IOAPIC and PIT",
+        )
+        .remedy("see doc/windows.md; --backend soft runs the built-in guest")
+    })
 }
 
 fn closed_check(area: Checker, name: &'static str, error: &OpenError) -> Check {

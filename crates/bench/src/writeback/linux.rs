@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub(super) use nvx_host::available_bytes;
 use nvx_host::{FileSystem, FileSystemKind};
 
 /// The unit in which `/sys/block/*/stat` counts, whatever the device's own sector size is
@@ -74,12 +75,6 @@ fn parse(stat: &str) -> Option<DeviceCounts> {
         requests,
         bytes: sectors.checked_mul(SECTOR_BYTES)?,
     })
-}
-
-/// Bytes that an unprivileged user may still write to the file system of a directory.
-pub(super) fn available_bytes(directory: &Path) -> io::Result<u64> {
-    let about = rustix::fs::statvfs(directory)?;
-    Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 /// Has a FUSE server's device written out: what the server was given is in the cache of the block

@@ -106,6 +106,20 @@ fn by_mincore(file: &File) -> io::Result<u64> {
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
+/// Asks for a file's clean pages to be dropped from the page cache; dirty ones stay.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn drop_cached_pages(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(
+        file,
+        0,
+        None,
+        rustix::fs::Advice::DontNeed,
+    )?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 /// The unit of `st_blocks` on every file system (stat(2)).
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -47,6 +48,25 @@ fn modified_file_bytes_in(counts: &str) -> Option<u64> {
 pub fn allocated_bytes(file: &File) -> io::Result<u64> {
     let blocks = rustix::fs::fstat(file)?.st_blocks;
     Ok(blocks.cast_unsigned().saturating_mul(STAT_BLOCK_BYTES))
+}
+
+/// Bytes that an unprivileged user may still write to the file system of a directory.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn available_bytes(directory: &Path) -> io::Result<u64> {
+    let about = rustix::fs::statvfs(directory)?;
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+/// Whether this process may execute the file.
+///
+/// # Errors
+///
+/// The operating system's reason why not.
+pub fn check_executable(program: &Path) -> io::Result<()> {
+    Ok(rustix::fs::access(program, rustix::fs::Access::EXEC_OK)?)
 }
 
 #[cfg(test)]

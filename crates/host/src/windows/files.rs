@@ -11,11 +11,13 @@ use std::os::windows::ffi::OsStrExt as _;
 use std::os::windows::fs::OpenOptionsExt as _;
 use std::os::windows::io::{AsHandle, BorrowedHandle, OwnedHandle};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use windows_sys::Wdk::Storage::FileSystem::{FILE_CREATE, FILE_OPEN};
 use windows_sys::Win32::Foundation::{
     GENERIC_READ, GENERIC_WRITE, NTSTATUS, STATUS_FILE_IS_A_DIRECTORY, STATUS_NOT_A_DIRECTORY,
     STATUS_OBJECT_NAME_COLLISION, STATUS_OBJECT_NAME_NOT_FOUND, STATUS_OBJECT_PATH_NOT_FOUND,
+    STATUS_SHARING_VIOLATION,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     DELETE, FILE_ADD_FILE, FILE_ADD_SUBDIRECTORY, FILE_FLAG_BACKUP_SEMANTICS,
@@ -25,7 +27,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use super::facts;
 use super::nt::{self, Opening, error_of};
-use crate::{CreateError, DirectorySync, FileKind, FileSystemKind, OpenError};
+use crate::{CreateError, DirectorySync, FileKind, FileLock, FileSystemKind, OpenError};
 
 pub(super) const SHARE_ALL: FILE_SHARE_MODE =
     FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
@@ -37,6 +39,8 @@ const DIRECTORY_ACCESS: u32 = FILE_LIST_DIRECTORY | FILE_TRAVERSE | FILE_READ_AT
 pub struct Directory {
     handle: OwnedHandle,
     path: PathBuf,
+    /// Holds the right to delete the directory, which nobody else then gets.
+    claim: OnceLock<OwnedHandle>,
 }
 
 /// What makes a file one and the same: two names with equal identities are one file.
@@ -112,7 +116,29 @@ impl Directory {
         Ok(Self {
             handle,
             path: path.to_path_buf(),
+            claim: OnceLock::new(),
         })
+    }
+
+    /// Tries to be the only one with the right to delete the directory, for as long as this value lives.
+    pub(super) fn claim(&self) -> io::Result<FileLock> {
+        if self.claim.get().is_some() {
+            return Ok(FileLock::Taken);
+        }
+        let opening = Opening {
+            access: DELETE,
+            share: FILE_SHARE_READ | FILE_SHARE_WRITE,
+            disposition: FILE_OPEN,
+            directory: true,
+        };
+        match nt::open_at(self.as_handle(), OsStr::new(""), opening) {
+            Ok(claim) => {
+                self.claim.get_or_init(|| claim);
+                Ok(FileLock::Taken)
+            }
+            Err(STATUS_SHARING_VIOLATION) => Ok(FileLock::HeldElsewhere),
+            Err(status) => Err(error_of(status)),
+        }
     }
 
     /// The path that the directory was opened by, for messages.
@@ -150,10 +176,11 @@ impl Directory {
         Ok(Self {
             handle,
             path: self.path.join(name),
+            claim: OnceLock::new(),
         })
     }
 
-    /// Creates the subdirectory `name` and opens it.
+    /// Creates the subdirectory `name` for this user alone and opens it.
     ///
     /// # Errors
     ///
@@ -179,6 +206,7 @@ impl Directory {
         Ok(Self {
             handle: self.create_entry(name, "create the directory", opening)?,
             path: self.path.join(name),
+            claim: OnceLock::new(),
         })
     }
 
@@ -224,7 +252,7 @@ impl Directory {
         self.open_regular_as(name.as_ref(), GENERIC_READ | GENERIC_WRITE, SHARE_ALL)
     }
 
-    /// Creates the regular file `name`, open for reading and writing. While it is open nobody else can
+    /// Creates the regular file `name` for this user alone, open for reading and writing. While it is open nobody else can
     /// open it for writing.
     ///
     /// # Errors

@@ -12,13 +12,14 @@ use std::os::windows::io::{AsRawHandle as _, BorrowedHandle, FromRawHandle as _,
 
 use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
 use windows_sys::Wdk::Storage::FileSystem::{
-    FILE_DIRECTORY_FILE, FILE_INFORMATION_CLASS, FILE_LINK_INFORMATION,
+    FILE_CREATE, FILE_DIRECTORY_FILE, FILE_INFORMATION_CLASS, FILE_LINK_INFORMATION,
     FILE_OPEN_FOR_BACKUP_INTENT, FILE_OPEN_REPARSE_POINT, FILE_SYNCHRONOUS_IO_NONALERT,
     FileLinkInformation, FileRenameInformation, NTCREATEFILE_CREATE_DISPOSITION,
     NTCREATEFILE_CREATE_OPTIONS, NtCreateFile, NtSetInformationFile,
 };
 use windows_sys::Win32::Foundation::{
-    HANDLE, NTSTATUS, OBJ_CASE_INSENSITIVE, RtlNtStatusToDosError, UNICODE_STRING,
+    HANDLE, NTSTATUS, OBJ_CASE_INSENSITIVE, RtlNtStatusToDosError, STATUS_NO_SECURITY_ON_OBJECT,
+    UNICODE_STRING,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     FILE_ATTRIBUTE_NORMAL, FILE_DISPOSITION_FLAG_DELETE,
@@ -27,6 +28,8 @@ use windows_sys::Win32::Storage::FileSystem::{
     FileDispositionInfoEx, GetFileInformationByHandleEx, SYNCHRONIZE, SetFileInformationByHandle,
 };
 use windows_sys::Win32::System::IO::IO_STATUS_BLOCK;
+
+use super::security::OwnerOnly;
 
 /// Longest name of one component, in UTF-16 units, that the structures here have room for.
 const MAX_NAME_UNITS: usize = 1024;
@@ -56,6 +59,13 @@ pub(super) struct Opening {
     pub directory: bool,
 }
 
+impl Opening {
+    /// Whether it makes something new, which then belongs to this user alone.
+    fn creates(&self) -> bool {
+        self.disposition == FILE_CREATE
+    }
+}
+
 /// Opens or creates `name` relative to `parent`; an empty name opens `parent` itself anew. A reparse
 /// point is opened itself, never followed.
 pub(super) fn open_at(
@@ -75,12 +85,17 @@ pub(super) fn open_at(
         MaximumLength: length_bytes,
         Buffer: wide.as_mut_ptr(),
     };
+    let descriptor = if opening.creates() {
+        OwnerOnly::descriptor_of_this_user().ok_or(STATUS_NO_SECURITY_ON_OBJECT)?
+    } else {
+        std::ptr::null()
+    };
     let attributes = OBJECT_ATTRIBUTES {
         Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
         RootDirectory: parent.as_raw_handle(),
         ObjectName: &raw const text,
         Attributes: OBJ_CASE_INSENSITIVE,
-        SecurityDescriptor: std::ptr::null(),
+        SecurityDescriptor: descriptor,
         SecurityQualityOfService: std::ptr::null(),
     };
     let mut handle: HANDLE = std::ptr::null_mut();

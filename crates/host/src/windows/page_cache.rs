@@ -11,3 +11,12 @@ use std::io;
 pub fn cached_pages(_file: &File) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Windows drops a file's pages when it likes.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::Unsupported`].
+pub fn drop_cached_pages(_file: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

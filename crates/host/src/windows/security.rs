@@ -6,14 +6,15 @@
 
 use std::io;
 use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _, OwnedHandle};
+use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::LocalFree;
 use windows_sys::Win32::Security::Authorization::{
     ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1,
 };
 use windows_sys::Win32::Security::{
-    GetTokenInformation, PSECURITY_DESCRIPTOR, SECURITY_ATTRIBUTES, TOKEN_QUERY, TOKEN_USER,
-    TokenUser,
+    GetTokenInformation, PSECURITY_DESCRIPTOR, SECURITY_ATTRIBUTES, SECURITY_DESCRIPTOR,
+    TOKEN_QUERY, TOKEN_USER, TokenUser,
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
@@ -33,8 +34,9 @@ unsafe impl Sync for OwnerOnly {}
 
 impl OwnerOnly {
     pub(super) fn new() -> io::Result<Self> {
-        // A protected list, so that nothing is inherited: all rights for the user and for the system.
-        let mut text: Vec<u16> = format!("D:P(A;;GA;;;{})(A;;GA;;;SY)", own_sid()?)
+        // A protected list, so that nothing is inherited from above: all rights for the user and for the
+        // system, here and below.
+        let mut text: Vec<u16> = format!("D:P(A;OICI;GA;;;{})(A;OICI;GA;;;SY)", own_sid()?)
             .encode_utf16()
             .collect();
         text.push(0);
@@ -59,6 +61,14 @@ impl OwnerOnly {
             }),
             descriptor,
         })
+    }
+
+    /// The descriptor of this process's user, for as long as the process lives; `None` if the system does
+    /// not tell who that is.
+    pub(super) fn descriptor_of_this_user() -> Option<*const SECURITY_DESCRIPTOR> {
+        static OWN: OnceLock<Option<OwnerOnly>> = OnceLock::new();
+        let own = OWN.get_or_init(|| Self::new().ok()).as_ref()?;
+        Some(own.descriptor.cast_const().cast())
     }
 
     /// To be handed to a call that makes an object; lives as long as this.

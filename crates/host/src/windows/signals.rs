@@ -121,6 +121,9 @@ impl Waitable for TerminationSignals {
 }
 
 /// Runs in a thread that the system makes for it.
+///
+/// # Safety
+/// None is asked of the caller; the system's type of such a function is unsafe.
 unsafe extern "system" fn on_request(request: u32) -> BOOL {
     if request >= u32::BITS {
         return 0;

@@ -245,6 +245,19 @@ fn a_lock_is_held_by_one_opening_at_a_time() {
 }
 
 #[test]
+fn a_directory_is_locked_by_one_opening_at_a_time() {
+    let (temporary, first) = new_directory();
+    let second = Directory::open(temporary.path()).unwrap();
+    assert_eq!(try_lock_exclusive(&first).unwrap(), FileLock::Taken);
+    assert_eq!(
+        try_lock_exclusive(&second).unwrap(),
+        FileLock::HeldElsewhere
+    );
+    drop(first);
+    assert_eq!(try_lock_exclusive(&second).unwrap(), FileLock::Taken);
+}
+
+#[test]
 fn a_junction_in_the_way_is_not_followed() {
     let (temporary, directory) = new_directory();
     std::fs::create_dir(temporary.path().join("target")).unwrap();

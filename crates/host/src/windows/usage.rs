@@ -6,8 +6,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::windows::ffi::OsStrExt as _;
 use std::os::windows::io::{AsHandle as _, AsRawHandle as _, FromRawHandle as _, OwnedHandle};
+use std::path::Path;
 
+use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
 use windows_sys::Win32::System::ProcessStatus::{K32GetProcessMemoryInfo, PROCESS_MEMORY_COUNTERS};
 use windows_sys::Win32::System::Threading::{OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION};
 
@@ -49,4 +52,37 @@ pub fn allocated_bytes(file: &File) -> io::Result<u64> {
 /// to views.
 pub fn modified_file_bytes() -> Option<u64> {
     None
+}
+
+/// Bytes that this user may still write to the volume of a directory.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn available_bytes(directory: &Path) -> io::Result<u64> {
+    let wide: Vec<u16> = directory.as_os_str().encode_wide().chain([0]).collect();
+    let mut free = 0;
+    // SAFETY: the path ends with a zero and the number lives until the call returns.
+    let done = unsafe {
+        GetDiskFreeSpaceExW(
+            wide.as_ptr(),
+            &raw mut free,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    };
+    if done != 0 {
+        Ok(free)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Whether the program can be read; Windows has no right of its own to execute that could be asked for.
+///
+/// # Errors
+///
+/// The operating system's reason why not.
+pub fn check_executable(program: &Path) -> io::Result<()> {
+    File::open(program).map(drop)
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use nvx_hypervisor::Hypervisor;
 
 /// KVM, where this user may open `/dev/kvm`.
+#[cfg(target_os = "linux")]
 pub fn kvm(test: &str) -> Option<Box<dyn Hypervisor>> {
     match nvx_hypervisor::kvm::Kvm::open() {
         Ok(kvm) => Some(Box::new(kvm)),

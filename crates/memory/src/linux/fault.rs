@@ -13,81 +13,22 @@
     reason = "signal handlers are installed and run through raw interfaces"
 )]
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use crate::fault_table::{self, RangeName, Registration};
 
 /// The exit status of a monitor that failed itself.
 const EXIT_STATUS: i32 = 125;
-/// The number of ranges that can be registered at a time. A view beyond it works like any other;
-/// only its faults are then reported by the system's plain words.
-const SLOTS: usize = 64;
-/// The longest file name that is printed, in bytes; of a longer one, the end.
-const NAME_BYTES: usize = 256;
-
-/// One registered range. `end` is 0 unless the slot is complete, so that the handler never sees
-/// half of an entry.
-struct Slot {
-    taken: AtomicUsize,
-    start: AtomicUsize,
-    end: AtomicUsize,
-    name_bytes: AtomicUsize,
-    name: [AtomicU8; NAME_BYTES],
-}
-
-static TABLE: [Slot; SLOTS] = [const {
-    Slot {
-        taken: AtomicUsize::new(0),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        name_bytes: AtomicUsize::new(0),
-        name: [const { AtomicU8::new(0) }; NAME_BYTES],
-    }
-}; SLOTS];
-
 /// The action before ours: Rust's run-time library has one, for stack overflow.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Keeps one mapped range in the table.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    slot: usize,
-}
-
-impl Registration {
-    /// Registers `size_bytes` bytes at address `start`, and installs the handler the first time.
-    /// `None` if the table is full.
-    pub(crate) fn new(start: usize, size_bytes: usize, name: &Path) -> Option<Self> {
-        install();
-        let free = |slot: &Slot| {
-            slot.taken
-                .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
-        let index = TABLE.iter().position(free)?;
-        let slot = TABLE.get(index)?;
-        let name = name.as_os_str().as_bytes();
-        let shown = &name[name.len().saturating_sub(NAME_BYTES)..];
-        for (target, &byte) in slot.name.iter().zip(shown) {
-            target.store(byte, Ordering::Relaxed);
-        }
-        slot.name_bytes.store(shown.len(), Ordering::Relaxed);
-        slot.start.store(start, Ordering::Relaxed);
-        slot.end
-            .store(start.saturating_add(size_bytes), Ordering::Release);
-        Some(Self { slot: index })
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(slot) = TABLE.get(self.slot) {
-            slot.end.store(0, Ordering::Release);
-            slot.taken.store(0, Ordering::Release);
-        }
-    }
+/// Registers `size_bytes` bytes at address `start`, and installs the handler the first time. `None` if
+/// the table is full.
+pub(crate) fn register(start: usize, size_bytes: usize, name: &Path) -> Option<Registration> {
+    install();
+    Registration::new(start, size_bytes, name)
 }
 
 /// Installs the handler once. Failing to is no reason to refuse a mapping: faults then end the
@@ -113,34 +54,17 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     // SAFETY: with SA_SIGINFO the kernel passes a valid pointer; the address field is meaningful
     // for signals that the kernel itself raised, which have a positive code.
     let (by_kernel, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
-    if by_kernel {
-        for slot in &TABLE {
-            let end = slot.end.load(Ordering::Acquire);
-            if address < end && address >= slot.start.load(Ordering::Relaxed) {
-                report(slot);
-                // SAFETY: `_exit` is async-signal-safe and does not return.
-                unsafe { libc::_exit(EXIT_STATUS) };
-            }
-        }
+    if by_kernel && let Some(name) = RangeName::at(address) {
+        report(&name);
+        // SAFETY: `_exit` is async-signal-safe and does not return.
+        unsafe { libc::_exit(EXIT_STATUS) };
     }
     pass_on(by_kernel);
 }
 
-/// Writes the line that names the slot's file.
-fn report(slot: &Slot) {
-    let mut name = [0; NAME_BYTES];
-    for (target, byte) in name.iter_mut().zip(&slot.name) {
-        *target = byte.load(Ordering::Relaxed);
-    }
-    let name = name
-        .get(..slot.name_bytes.load(Ordering::Relaxed))
-        .unwrap_or_default();
-    let parts: [&[u8]; 3] = [
-        b"nvx: RAM file ",
-        name,
-        b": a page could not be read or stored (file truncated, or its file system is full)\n",
-    ];
-    let parts = parts.map(|part| libc::iovec {
+/// Writes the line that names the file.
+fn report(name: &RangeName) {
+    let parts = fault_table::line(name).map(|part| libc::iovec {
         iov_base: part.as_ptr().cast_mut().cast(),
         iov_len: part.len(),
     });

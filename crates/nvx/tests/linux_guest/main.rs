@@ -3,6 +3,8 @@
 //!
 //! Tests that take long (4 and 8 vCPUs, many rounds) are marked as ignored; `--long` runs them.
 
+#![cfg(unix)]
+
 #[path = "../support/mod.rs"]
 mod support;
 

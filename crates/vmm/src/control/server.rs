@@ -197,6 +197,7 @@ impl Client {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use crate::control::protocol::{CONTROL_VERSION, ResponseResult};

@@ -6,13 +6,12 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::windows::ffi::OsStrExt as _;
 use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _, OwnedHandle};
 use std::path::Path;
 
-use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
 use windows_sys::Win32::System::Memory::{CreateFileMappingW, PAGE_READWRITE};
 
+use super::super::usage::available_bytes;
 use crate::probe::{ScratchError, ScratchFacts, Support};
 use crate::{
     CreateError, Directory, FileSystem, FileSystemKind, LockedDirectory, STAGING_PREFIX,
@@ -36,7 +35,7 @@ pub fn scratch(path: &Path) -> Result<ScratchFacts, ScratchError> {
         source,
     };
     let file_system = directory.file_system().map_err(examine)?;
-    let free_bytes = free_bytes(path).map_err(examine)?;
+    let free_bytes = available_bytes(path).map_err(examine)?;
     let trial = Trial::begin(&directory).map_err(ScratchError::Create)?;
     let content = trial.content().map_err(|source| ScratchError::Write {
         path: path.to_owned(),
@@ -99,25 +98,6 @@ fn valid_data_length(file_system: FileSystem) -> Support {
         _ => Support::Unclear {
             reason: "unknown file system".to_owned(),
         },
-    }
-}
-
-fn free_bytes(path: &Path) -> io::Result<u64> {
-    let wide: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
-    let mut free = 0;
-    // SAFETY: the path ends with a zero and the number lives until the call returns.
-    let done = unsafe {
-        GetDiskFreeSpaceExW(
-            wide.as_ptr(),
-            &raw mut free,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-        )
-    };
-    if done != 0 {
-        Ok(free)
-    } else {
-        Err(io::Error::last_os_error())
     }
 }
 

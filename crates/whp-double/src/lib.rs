@@ -1,0 +1,33 @@
+//! A double of `WinHvPlatform.dll` for tests, so that the back end for it runs where there is none: real
+//! program, real library boundary, real views of memory.
+//!
+//! It exports the functions that the back end calls, with the documented structures, and runs guests on
+//! the software CPU. It is strict: a call in the wrong order, an unknown property or register, a
+//! structure of the wrong size end the process with a line that says so. So it proves that the back end
+//! keeps to the interface as documented, not that Windows does.
+//!
+//! What it has not: interrupts, MSR and CPUID exits, accesses to devices' memory.
+#![cfg(windows)]
+#![allow(
+    non_snake_case,
+    reason = "the exports have the names that Microsoft gave them"
+)]
+#![allow(
+    unsafe_code,
+    reason = "the interface is one of raw pointers, as the library that it stands for"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "each export's contract is Microsoft's documentation"
+)]
+
+mod exports;
+mod partition;
+mod registers;
+mod vcpu;
+
+/// Ends the process: the back end has broken the interface's contract, or needs what is not there.
+fn refuse(call: &str, what: &str) -> ! {
+    eprintln!("whp-double: {call}: {what}");
+    std::process::exit(99);
+}
