@@ -22,15 +22,16 @@ fn input_and_output_are_pipes() {
     let Some(linux) = Linux::begin("boot::pipes", KernelFile::Cloud) else {
         return;
     };
-    let command = nvx(&linux.command("tr a-z A-Z; echo end of input"));
+    let command = nvx(&linux.command("echo READY; tr a-z A-Z; echo end of input"));
     let mut guest = Process::spawn(command);
+    guest.line("READY");
     // More than a serial port's buffers, with bytes that a terminal would not pass on.
     for line in 0..200 {
         guest.send(&format!("line {line}: \u{e4} \t \u{1} tail\n"));
     }
     guest.close_input();
     let done = guest.end().expect_code(0);
-    let lines: Vec<&str> = done.output.lines().collect();
+    let lines: Vec<&str> = done.output.lines().skip(1).collect();
     assert_eq!(lines.len(), 201, "{done:?}");
     assert_eq!(lines[199], "LINE 199: \u{e4} \t \u{1} TAIL");
     assert_eq!(lines[200], "end of input");

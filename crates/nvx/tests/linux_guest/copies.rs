@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::guest::{KernelFile, Linux, Shell, restored_shell};
+use crate::guest::{KernelFile, Linux, Shell, control_options, restored_shell};
 use crate::support::{arguments, run, text};
 
 /// Starts a process that counts, and sets a nonce; both live in memory alone.
@@ -51,10 +51,6 @@ fn rounds(test: &str, rounds: u32, vcpus: u8) {
         return;
     };
     linux.vcpus = vcpus;
-    linux.options = vec![
-        "--snapshot-root".into(),
-        text(linux.directory.path()).into(),
-    ];
     let (mut shell, mut socket) = linux.controlled_shell();
     shell.order(PREPARE);
     let nonce = shell.ask("cat /tmp/nonce");
@@ -64,12 +60,7 @@ fn rounds(test: &str, rounds: u32, vcpus: u8) {
         let snapshot = linux.path(&format!("snapshot-{round}"));
         capture(shell, &socket, &snapshot);
         socket = linux.path(&format!("control-{round}"));
-        let rest = [
-            "--control",
-            text(&socket),
-            "--snapshot-root",
-            text(linux.directory.path()),
-        ];
+        let rest = control_options(&socket, linux.directory.path());
         shell = restored_shell(&snapshot, &rest);
         assert_eq!(shell.ask("cat /tmp/nonce"), nonce, "round {round}");
         let later: u64 = shell.ask("sleep 1; cat /tmp/count").parse().unwrap();
@@ -88,10 +79,6 @@ fn the_clock_policies_hold() {
     let Some(mut linux) = Linux::begin("copies::clock", KernelFile::Cloud) else {
         return;
     };
-    linux.options = vec![
-        "--snapshot-root".into(),
-        text(linux.directory.path()).into(),
-    ];
     let (mut shell, socket) = linux.controlled_shell();
     let (captured_uptime, captured_wall) = clocks(&mut shell);
     let last_exchange = Instant::now();
@@ -103,7 +90,7 @@ fn the_clock_policies_hold() {
 
     for policy in ["advance", "freeze"] {
         let restored = Instant::now();
-        let mut shell = restored_shell(&snapshot, &["--clock", policy]);
+        let mut shell = restored_shell(&snapshot, &["--clock".to_owned(), policy.to_owned()]);
         // The repair is not waited for by a guest that was captured from outside.
         shell.order("sleep 1");
         let before = now_s();
@@ -201,10 +188,6 @@ fn busy(test: &str, vcpus: u8, rounds: u32) {
         return;
     };
     linux.vcpus = vcpus;
-    linux.options = vec![
-        "--snapshot-root".into(),
-        text(linux.directory.path()).into(),
-    ];
     let (mut shell, mut socket) = linux.controlled_shell();
     // Each worker: a sum that only an unbroken run gets right, written out with its count.
     let start_workers = format!(
@@ -217,12 +200,7 @@ fn busy(test: &str, vcpus: u8, rounds: u32) {
         let snapshot = linux.path(&format!("snapshot-{round}"));
         capture(shell, &socket, &snapshot);
         socket = linux.path(&format!("control-{round}"));
-        let rest = [
-            "--control",
-            text(&socket),
-            "--snapshot-root",
-            text(linux.directory.path()),
-        ];
+        let rest = control_options(&socket, linux.directory.path());
         shell = restored_shell(&snapshot, &rest);
         std::fs::remove_dir_all(&snapshot).unwrap();
         shell.order("sleep 2");

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::support::vm::Vm;
 use crate::support::{self, Finished, Process, run, skip, start, text};
 
 /// Reads commands and carries them out one after the other. After each it says what its status was.
@@ -113,11 +112,25 @@ impl Linux {
         Shell(guest)
     }
 
-    /// Starts [`SHELL`] in a VM under control, and waits until it is ready.
-    pub fn controlled_shell(&self) -> (Shell, PathBuf) {
-        let vm = Vm::start(&self.command(SHELL), self.directory.path(), READY);
-        (Shell(vm.guest), vm.socket)
+    /// Starts [`SHELL`] in a VM under control that may be captured into the test's directory, and waits
+    /// until it is ready. Returns its socket too.
+    pub fn controlled_shell(&mut self) -> (Shell, PathBuf) {
+        let socket = self.path("control");
+        self.options = control_options(&socket, self.directory.path());
+        (self.shell(), socket)
     }
+}
+
+/// Arguments of `nvx run` and `nvx restore` for a VM that may be captured into `directory`.
+pub fn control_options(socket: &Path, directory: &Path) -> Vec<String> {
+    [
+        "--control",
+        text(socket),
+        "--snapshot-root",
+        text(directory),
+    ]
+    .map(str::to_owned)
+    .into()
 }
 
 /// A shell in a guest.
@@ -147,8 +160,9 @@ impl Shell {
 }
 
 /// Restores `snapshot` with further arguments; its shell goes on where it was.
-pub fn restored_shell(snapshot: &Path, rest: &[&str]) -> Shell {
-    Shell(start(&support::restore(snapshot, rest)))
+pub fn restored_shell(snapshot: &Path, rest: &[String]) -> Shell {
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    Shell(start(&support::restore(snapshot, &rest)))
 }
 
 /// A root file system: busybox under the names that tests use.

@@ -1,5 +1,7 @@
 //! Each kind of file that holds a kernel, booted.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nvx_snapshot::MEMORY_FILE;
@@ -9,7 +11,8 @@ use crate::support::vm::Vm;
 use crate::support::{arguments, text};
 
 /// How often a snapshot is taken of the guest that cannot tell how far it is.
-const LOOKS: u32 = 60;
+const LOOKS: u32 = 30;
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
 fn boots(test: &str, kernel: KernelFile, version_part: &str) {
     let Some(linux) = Linux::begin(test, kernel) else {
@@ -59,31 +62,29 @@ fn the_kernel_in_a_libkrunfw_boots_until_it_has_no_root() {
         root,
     ];
     let vm = Vm::start_mute(&arguments(words, []), linux.directory.path());
-    let expected = [
-        &b"Linux version 6."[..],
-        b"nvx.test=marker",
-        // As it was printed, which is not as it stands in the kernel's image.
-        b"Unable to mount root fs on \"\" or unknown-block(0,0)",
-    ];
+    // The last one as it is printed, which is not as it stands in the kernel's image.
+    let expected = ["Linux version 6.", "nvx.test=marker", "unknown-block(0,0)"];
     let mut missing = Vec::new();
     for look in 0..LOOKS {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(LOOK_INTERVAL);
         let snapshot = linux.path(&format!("look-{look}"));
         vm.capture(&snapshot, &["--continue"]).expect_code(0);
-        let memory = std::fs::read(snapshot.join(MEMORY_FILE)).unwrap();
-        std::fs::remove_dir_all(&snapshot).unwrap();
         missing = expected.to_vec();
-        missing.retain(|text| !memory.windows(text.len()).any(|window| window == *text));
+        missing.retain(|text| !holds(&snapshot.join(MEMORY_FILE), text));
+        std::fs::remove_dir_all(&snapshot).unwrap();
         if missing.is_empty() {
             break;
         }
     }
-    let missing: Vec<_> = missing
-        .iter()
-        .map(|text| String::from_utf8_lossy(text))
-        .collect();
     assert!(missing.is_empty(), "not in the guest's memory: {missing:?}");
     vm.stop();
+}
+
+/// Whether the file has `text` in it. Its 128 MiB are more than a test without optimisation gets through.
+fn holds(file: &Path, text: &str) -> bool {
+    let mut grep = Command::new("grep");
+    grep.args(["-a", "-q", "-F", text]).arg(file);
+    grep.status().unwrap().success()
 }
 
 #[test]
