@@ -8,6 +8,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod boot;
+mod copies;
+mod guest;
+mod kernels;
+mod speed;
+
 /// The probe guest's life: what other machines' KVM may only emulate in part is complete here.
 #[path = "../suites/lifecycle.rs"]
 mod lifecycle;
