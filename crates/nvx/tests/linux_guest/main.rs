@@ -4,6 +4,12 @@
 //! Tests that take long (4 and 8 vCPUs, many rounds) are marked as ignored; `--long` runs them.
 
 #![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its helper functions"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
