@@ -10,7 +10,8 @@
 #![cfg(windows)]
 #![allow(
     non_snake_case,
-    reason = "the exports have the names that Microsoft gave them"
+    non_upper_case_globals,
+    reason = "the exports and constants have the names that Microsoft gave them"
 )]
 #![allow(
     unsafe_code,
