@@ -11,7 +11,6 @@
 //! ```text
 //! 0x7000       zero page of the 64-bit boot protocol
 //! 0x8000       page tables and descriptor table that it is entered with, to 0xf000
-//! 0x9fc00      MP table, for kernels without ACPI
 //! 0xa0000      nothing: kernels do not use it, whatever a memory map says
 //! 0xe0000      ACPI tables
 //! 0xf0000      VM generation ID
@@ -65,10 +64,6 @@ pub const PAGE_TABLES_BYTES: u64 = 6 * PAGE_SIZE_BYTES;
 pub const BOOT_DESCRIPTORS: GuestAddress = GuestAddress(PAGE_TABLES.0 + PAGE_TABLES_BYTES);
 /// End of the memory below the hole that PCs have had for adapters.
 pub const LOW_MEMORY_END: GuestAddress = GuestAddress(0xa_0000);
-/// MP table: in the last KiB below the hole, where kernels look for it.
-pub const MP_TABLE: GuestAddress = GuestAddress(0x9_fc00);
-/// Most bytes of the MP table.
-pub const MP_TABLE_MAX_BYTES: u64 = 0x400;
 /// ACPI tables, beginning with the root pointer: in the area where kernels look for it.
 pub const ACPI_TABLES: GuestAddress = GuestAddress(0xe_0000);
 /// Most bytes of all ACPI tables together.
@@ -110,8 +105,7 @@ pub const fn virtio_irq(slot: u32) -> u32 {
 }
 
 const _: () = assert!(
-    BOOT_DESCRIPTORS.0 + PAGE_SIZE_BYTES <= MP_TABLE.0
-        && MP_TABLE.0 + MP_TABLE_MAX_BYTES == LOW_MEMORY_END.0
+    BOOT_DESCRIPTORS.0 + PAGE_SIZE_BYTES <= LOW_MEMORY_END.0
         && ACPI_TABLES.0 + ACPI_TABLES_MAX_BYTES == GENERATION_ID.0
         && VIRTIO_MMIO_SLOT_BYTES == nvx_devices::VIRTIO_MMIO_WINDOW_BYTES,
     "the first MiB or a slot is laid out otherwise than its parts"
