@@ -228,3 +228,59 @@ impl GuestLine {
         queued
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> ControlLine {
+        ControlLine::new(Arc::new(Waker::new().unwrap()))
+    }
+
+    fn state(unfinished: &[u8], status: Option<u32>) -> ControlLineState {
+        ControlLineState {
+            unfinished: unfinished.to_vec(),
+            listens: true,
+            status,
+        }
+    }
+
+    #[test]
+    fn a_saved_state_is_taken_whole_or_refused() {
+        let half = line();
+        half.hear(b"ready mode=stream\nexit stat");
+        let saved = half.save();
+        assert_eq!(saved, state(b"exit stat", None));
+        let copy = line();
+        copy.restore(&saved).unwrap();
+        assert_eq!(copy.save(), saved);
+        copy.hear(b"us=3\n");
+        assert_eq!(copy.declared_status(), Some(3));
+
+        let before = copy.save();
+        let long = vec![b'x'; MAX_LINE_BYTES + 1];
+        for impossible in [
+            state(&long, None),
+            state(b"two\nlines", None),
+            state(b"", Some(256)),
+        ] {
+            copy.restore(&impossible).unwrap_err();
+            assert_eq!(copy.save(), before, "{impossible:?}");
+        }
+        copy.restore(&state(b"", Some(255))).unwrap();
+        assert_eq!(copy.declared_status(), Some(255));
+    }
+
+    #[test]
+    fn a_guest_that_talks_without_end_fills_nothing() {
+        let line = line();
+        for _ in 0..10_000 {
+            line.hear(b"notice text=again\n");
+            line.hear(&[b"no message ", &[0xff; 20][..], b"\n"].concat());
+        }
+        line.hear(&[b'x'; 100_000]);
+        let state = line.lock();
+        assert_eq!(state.inbound.len(), INBOUND_MAX_MESSAGES);
+        assert!(state.line.unfinished().len() < MAX_LINE_BYTES);
+    }
+}
