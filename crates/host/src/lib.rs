@@ -17,6 +17,11 @@ pub mod probe;
 mod processor;
 mod stale_report;
 
+#[cfg(all(target_os = "linux", feature = "test-support"))]
+pub mod faults;
+#[cfg(all(target_os = "linux", not(feature = "test-support")))]
+#[path = "no_faults.rs"]
+mod faults;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
@@ -47,7 +52,7 @@ pub use os::lock::try_lock_exclusive;
 pub use os::page_cache::{cached_pages, drop_cached_pages};
 pub use os::publish::{
     link_open_file, rename_no_replace, rename_no_replace_by, replace_file, start_writeback,
-    start_writeback_of,
+    start_writeback_of, sync_data, write_all,
 };
 pub use os::random::random_bytes;
 pub use os::reflink::{check_reflink, reflink};

@@ -5,12 +5,12 @@
 //! one in one step: whoever opens the snapshot meanwhile finds either.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nvx_host::{
     CreateError, Directory, FileIdentity, FileLock, REPLACEMENT_PREFIX, RenameError, random_name,
-    remove_stale, replace_file, try_lock_exclusive,
+    remove_stale, replace_file, sync_data, try_lock_exclusive, write_all,
 };
 use thiserror::Error;
 
@@ -104,12 +104,11 @@ pub fn seal(path: &Path) -> Result<Sealed, SealError> {
 }
 
 fn replace_manifest(directory: &Directory, bytes: &[u8]) -> Result<(), SealError> {
-    let (name, mut file) = create_replacement(directory)?;
+    let (name, file) = create_replacement(directory)?;
     let failed = |operation| move |source| io_error(directory, operation, source);
-    let written = file
-        .write_all(bytes)
+    let written = write_all(&file, &name, bytes)
         .map_err(failed("write"))
-        .and_then(|()| file.sync_all().map_err(failed("sync")))
+        .and_then(|()| sync_data(&file, &name).map_err(failed("sync")))
         .and_then(|()| Ok(replace_file(directory, &name, MANIFEST_FILE)?));
     if let Err(error) = written {
         // The next seal removes what cannot be removed now.

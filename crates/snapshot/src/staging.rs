@@ -16,7 +16,7 @@
 //! Syncing the content of `memory.bin` is the caller's: it knows how that content was written.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -24,6 +24,7 @@ use thiserror::Error;
 use nvx_host::{
     CreateError, DirectorySync, FileKind, LinkError, LockedDirectory, RenameError, RenameMethod,
     STAGING_PREFIX, create_locked_directory, link_open_file, rename_no_replace_by, start_writeback,
+    sync_data, write_all,
 };
 
 use crate::destination::Destination;
@@ -311,12 +312,8 @@ impl Staging {
             return Err(self.incomplete(MANIFEST_FILE));
         };
         let failed = |what, source| self.io_error("sync", what, source);
-        state
-            .sync_data()
-            .map_err(|source| failed(STATE_FILE, source))?;
-        manifest
-            .sync_data()
-            .map_err(|source| failed(MANIFEST_FILE, source))?;
+        sync_data(state, STATE_FILE).map_err(|source| failed(STATE_FILE, source))?;
+        sync_data(manifest, MANIFEST_FILE).map_err(|source| failed(MANIFEST_FILE, source))?;
         self.staged
             .directory
             .sync()
@@ -379,9 +376,8 @@ impl Staging {
     }
 
     fn write_new(&mut self, name: &'static str, bytes: &[u8]) -> Result<File, PublishError> {
-        let mut file = self.create_file(name)?;
-        file.write_all(bytes)
-            .map_err(|source| self.io_error("write", name, source))?;
+        let file = self.create_file(name)?;
+        write_all(&file, name, bytes).map_err(|source| self.io_error("write", name, source))?;
         Ok(file)
     }
 

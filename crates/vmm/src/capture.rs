@@ -11,7 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink};
+use nvx_host::{ReflinkError, Termination, TerminationSignals, check_reflink, reflink, sync_data};
 use nvx_hypervisor::FeatureRegister;
 use nvx_memory::{GuestMemory, RamFileKind, ViewKind};
 use nvx_profile::{Counters, Profile};
@@ -129,7 +129,7 @@ fn run_protocol(
         Ok::<_, CaptureError>(())
     })?;
     profile.phase(OPERATION, "memory_handle_flush", |_| {
-        memory.sync_data().map_err(|source| {
+        sync_data(&memory, MEMORY_FILE).map_err(|source| {
             // If it is the RAM file: what it lost must not be missing in the next snapshot.
             vm.ram.memory.expect_unstored_pages();
             CaptureError::Sync(source)

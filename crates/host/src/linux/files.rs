@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::faults::{self, StepKind};
 use crate::{CreateError, DirectorySync, FileKind, FileSystemKind, OpenError};
 
 /// Rights of directories that NVX makes: nobody but the owner.
@@ -147,7 +148,8 @@ impl Directory {
         self.check_new_name(name)?;
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(self, name, flags, FILE_MODE)
+        faults::step(StepKind::CreateFile, &self.path, name)
+            .and_then(|()| rustix::fs::openat(self, name, flags, FILE_MODE))
             .map(File::from)
             .map_err(|errno| self.create_error(name, "create the file", errno))
     }
@@ -233,6 +235,7 @@ impl Directory {
     ///
     /// The operating system's.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        faults::step(StepKind::Remove, &self.path, name.as_ref())?;
         Ok(rustix::fs::unlinkat(self, name.as_ref(), AtFlags::empty())?)
     }
 
@@ -242,6 +245,7 @@ impl Directory {
     ///
     /// The operating system's.
     pub fn remove_empty_subdirectory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        faults::step(StepKind::Remove, &self.path, name.as_ref())?;
         Ok(rustix::fs::unlinkat(
             self,
             name.as_ref(),
@@ -271,6 +275,7 @@ impl Directory {
     ///
     /// The operating system's, except that a file system without this operation is an answer.
     pub fn sync(&self) -> io::Result<DirectorySync> {
+        faults::step(StepKind::SyncDirectory, &self.path, OsStr::new(""))?;
         match rustix::fs::fsync(self) {
             Ok(()) => Ok(DirectorySync::Done),
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(DirectorySync::Unsupported),
@@ -423,6 +428,7 @@ impl FileSystem {
 
 /// Creates a directory without opening it.
 pub(super) fn make_directory_at(parent: &Directory, name: &OsStr) -> Result<(), rustix::io::Errno> {
+    faults::step(StepKind::CreateDirectory, &parent.path, name)?;
     rustix::fs::mkdirat(parent, name, DIRECTORY_MODE)
 }
 

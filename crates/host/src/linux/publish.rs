@@ -10,12 +10,15 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::files::{Directory, FileIdentity, is_one_component, make_directory_at};
+use crate::faults::{self, StepKind};
 use crate::{LinkError, RenameError, RenameMethod};
 
 /// Gives the open `file` the name `name` in `directory`, and proves that the name stands for the same
@@ -58,6 +61,7 @@ pub fn link_open_file(
 }
 
 fn link_descriptor(file: &File, directory: &Directory, name: &OsStr) -> Result<(), Errno> {
+    faults::step(StepKind::Link, directory.path(), name)?;
     let source = format!("/proc/self/fd/{}", file.as_raw_fd());
     match rustix::fs::linkat(CWD, source, directory, name, AtFlags::SYMLINK_FOLLOW) {
         // Without a mounted /proc the same is possible by descriptor, but only for a process with
@@ -118,6 +122,7 @@ pub(super) fn try_rename_no_replace(
     from: &OsStr,
     to: &OsStr,
 ) -> Result<bool, Errno> {
+    faults::rename_step(parent.path(), from, to)?;
     match rustix::fs::renameat_with(parent, from, parent, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
@@ -128,7 +133,9 @@ pub(super) fn try_rename_no_replace(
 fn rename_over_claim(parent: &Directory, from: &OsStr, to: &OsStr) -> Result<(), RenameError> {
     make_directory_at(parent, to)
         .map_err(|errno| rename_error(parent, to, "claim this name", errno))?;
-    rustix::fs::renameat(parent, from, parent, to).map_err(|errno| {
+    let renamed = faults::rename_step(parent.path(), from, to)
+        .and_then(|()| rustix::fs::renameat(parent, from, parent, to));
+    renamed.map_err(|errno| {
         // Takes back the claim only while it is still an empty directory.
         let _ = parent.remove_empty_subdirectory(to);
         rename_error(parent, to, "rename to this name", errno)
@@ -153,7 +160,8 @@ pub fn replace_file(
             return Err(RenameError::InvalidName { path });
         }
     }
-    rustix::fs::renameat(directory, from, directory, to)
+    faults::rename_step(directory.path(), from, to)
+        .and_then(|()| rustix::fs::renameat(directory, from, directory, to))
         .map_err(|errno| rename_error(directory, to, "replace this file", errno))
 }
 
@@ -172,6 +180,26 @@ fn rename_error(
             source: errno.into(),
         },
     }
+}
+
+/// Writes all of `bytes` to a file; `name` is what test support calls it.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn write_all(mut file: &File, name: &str, bytes: &[u8]) -> io::Result<()> {
+    faults::step(StepKind::Write, Path::new(""), name.as_ref())?;
+    file.write_all(bytes)
+}
+
+/// Brings a file's content and length to stable storage; `name` is what test support calls it.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn sync_data(file: &File, name: &str) -> io::Result<()> {
+    faults::step(StepKind::SyncFile, Path::new(""), name.as_ref())?;
+    file.sync_data()
 }
 
 /// Asks the kernel to begin writing the file's dirty pages, without waiting for them. A hint: the sync

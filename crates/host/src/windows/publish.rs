@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::windows::io::AsHandle;
 
 use windows_sys::Wdk::Storage::FileSystem::FILE_OPEN;
@@ -136,6 +137,24 @@ fn rename(parent: &Directory, from: &OsStr, to: &OsStr) -> Result<(), NTSTATUS> 
     };
     let source = nt::open_at(parent.as_handle(), from, opening)?;
     nt::rename_to(source.as_handle(), parent.as_handle(), to)
+}
+
+/// Writes all of `bytes` to a file.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn write_all(mut file: &File, _name: &str, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)
+}
+
+/// Brings a file's content and length to stable storage.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn sync_data(file: &File, _name: &str) -> io::Result<()> {
+    file.sync_data()
 }
 
 /// Does nothing: Windows has no call that only begins to write a file's pages. The flush that follows

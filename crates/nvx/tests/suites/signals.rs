@@ -349,3 +349,82 @@ fn a_killed_guest_leaves_no_ram_file() {
         assert_eq!(entries(dir.path()), [""; 0], "{place:?}");
     }
 }
+
+/// Numbers that look random, from a seed that a failure tells (Marsaglia's xorshift64).
+struct Moments(u64);
+
+impl Moments {
+    fn below(&mut self, limit: Duration) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        limit.mul_f64((self.0 >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}
+
+#[test]
+fn two_hundred_kills_at_random_moments_of_a_capture() {
+    let Some(dir) = begin("two_hundred_kills_at_random_moments_of_a_capture") else {
+        return;
+    };
+    let (base, snapshot) = (dir.path().join("base"), dir.path().join("snap"));
+    let probe = Probe::new("fill=all,seed=1", SMALL);
+    probe.capture(&base);
+    let link = (probe.run(&["--snapshot", text(&snapshot)]), "PROBE-READY");
+    let copy = (
+        restore(&base, &["--snapshot", text(&snapshot)]),
+        "PROBE-RESTORED",
+    );
+    let sources = [link, copy].map(|(command, ready)| {
+        let whole = undisturbed(&command, ready);
+        std::fs::remove_dir_all(&snapshot).unwrap();
+        (command, ready, whole)
+    });
+    let seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
+    let mut moments = Moments(seed);
+    // The moments are of what both back ends do in the same way.
+    let turns = match BACKEND {
+        Backend::Kvm => 200,
+        Backend::Soft => 20,
+    };
+    let (mut published, mut left_behind) = (0, 0);
+    for turn in 0..turns {
+        let told = format!("turn {turn}, seed {seed:#x}");
+        let (command, ready, whole) = &sources[turn % 2];
+        let stale = leftovers(dir.path());
+        left_behind += stale.len();
+        let mut guest = ready_guest(command, ready);
+        // A start removes what the one before left, while its guest runs.
+        guest.wait_for("a clean-up", |_| {
+            let now = leftovers(dir.path());
+            stale.iter().all(|name| !now.contains(name)).then_some(())
+        });
+        guest.send("s\n");
+        std::thread::sleep(moments.below(*whole));
+        guest.signal(Signal::KILL);
+        guest.end();
+        if snapshot.exists() {
+            published += 1;
+            probe.assert_in_memory_file(&snapshot, 0);
+            if published % 8 == 1 {
+                assert_whole(&snapshot, probe);
+            } else {
+                inspect(&snapshot);
+            }
+            std::fs::remove_dir_all(&snapshot).unwrap();
+        }
+        let mut names = entries(dir.path());
+        names.retain(|name| !name.starts_with(".nvx-"));
+        assert_eq!(names, ["base"], "{told}");
+    }
+    talk(&small().run(&["--snapshot", text(&snapshot)]), "x0\n").expect_code(0);
+    assert_eq!(entries(dir.path()), ["base"], "seed {seed:#x}");
+    assert_whole(&base, probe);
+    if BACKEND == Backend::Kvm {
+        // Or nothing was tested.
+        assert!(
+            published > 0 && left_behind > 0,
+            "{published} {left_behind}, seed {seed:#x}"
+        );
+    }
+}
