@@ -12,6 +12,8 @@
 //! | `ntfs` | integration test files whose name starts with `ntfs_` | root, loop devices, FUSE, Debian's package `ntfs-3g`; for exFAT QEMU and a Debian kernel |
 //! | `windows` | all tests that are built for Windows, under Wine ([`crate::windows`]) | root, Debian's package `debootstrap` for the first time |
 //!
+//! `windows` and `linux-guest` are not complete yet: they run when they are named.
+//!
 //! # A test that cannot run here
 //!
 //! It prints the reason, tells this program, and passes. The convention (each test file has its own copy
@@ -56,7 +58,7 @@ const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 /// What to run.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Lane to run; repeatable. All lanes by default.
+    /// Lane to run; repeatable. By default all but `windows` and `linux-guest`.
     #[arg(long = "lane", value_name = "NAME")]
     lanes: Vec<Lane>,
     /// Run only part A of B of each lane, such as 1/2.
@@ -91,6 +93,9 @@ enum Lane {
 }
 
 impl Lane {
+    /// The lanes whose tests all pass where they can run. The others are not complete yet, and run when named.
+    const BY_DEFAULT: [Self; 4] = [Self::Unit, Self::Native, Self::Browser, Self::Ntfs];
+
     fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -132,7 +137,7 @@ struct Outcome {
 pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     ensure_nextest()?;
     let lanes: &[Lane] = if options.lanes.is_empty() {
-        Lane::value_variants()
+        &Lane::BY_DEFAULT
     } else {
         &options.lanes
     };
@@ -144,6 +149,14 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
         results.push((lane, outcome));
     }
     print_table(&results);
+    for lane in Lane::value_variants() {
+        if options.lanes.is_empty() && !lanes.contains(lane) {
+            let name = lane.name();
+            println!(
+                "lane {name} is not complete yet and was not run: cargo xtask test --lane {name}"
+            );
+        }
+    }
     let good = results
         .iter()
         .all(|(_, outcome)| outcome.failed == 0 && outcome.broken.is_none());
