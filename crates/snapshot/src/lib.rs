@@ -13,7 +13,7 @@
 //!
 //! * [`Snapshot::verify_memory`] reads guest RAM's content and checks it against digests, if they were made.
 //!
-//! Nothing here writes to a snapshot that has been published, but for [`seal`], which adds digests to its
+//! Nothing here writes to a snapshot that has been published, but for [`seal()`], which adds digests to its
 //! manifest when its owner asks for it.
 
 #![forbid(unsafe_code)]
