@@ -523,4 +523,5 @@ impl<'a> Scan<'a> {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;
