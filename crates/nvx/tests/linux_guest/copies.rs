@@ -110,9 +110,12 @@ fn the_clock_policies_hold() {
     for policy in ["advance", "freeze"] {
         let restored = Instant::now();
         let mut shell = restored_shell(&snapshot, &["--clock".to_owned(), policy.to_owned()]);
-        // The repair is not waited for by a guest that was captured from outside.
+        shell.order("true");
+        // The monitor tells the time when it restores; the guest hears of it once it runs.
+        let told_s = restored.elapsed().as_secs_f64();
+        // A guest that was captured from outside does not wait for the repair.
         shell.order("sleep 1");
-        let tolerance_s = 0.2 + exchange_s(&mut shell);
+        let tolerance_s = 0.2 + told_s + exchange_s(&mut shell);
         let (uptime, wall) = clocks(&mut shell);
         let host = now_s();
         let at_most_s = ran_on_s + restored.elapsed().as_secs_f64() + 0.2;
@@ -126,10 +129,16 @@ fn the_clock_policies_hold() {
             "{policy}: the time since boot jumped by {uptime_s} s"
         );
         match policy {
-            "advance" => assert!(
-                (host - wall).abs() <= tolerance_s,
-                "the guest says {wall}, the host {host}, and {tolerance_s} s are allowed"
-            ),
+            "advance" => {
+                eprintln!(
+                    "copies::clock: {:.3} s behind, {tolerance_s:.3} s are allowed",
+                    host - wall
+                );
+                assert!(
+                    (host - wall).abs() <= tolerance_s,
+                    "the guest says {wall}, the host {host}, and {tolerance_s} s are allowed"
+                );
+            }
             _ => assert!(
                 (0.0..=at_most_s).contains(&(wall - captured_wall)),
                 "the guest says {wall}, and {captured_wall} before"
@@ -221,8 +230,9 @@ fn busy(test: &str, vcpus: u8, rounds: u32) {
         socket = linux.path(&format!("control-{round}"));
         let rest = control_options(&socket, linux.directory.path());
         shell = restored_shell(&snapshot, &rest);
-        std::fs::remove_dir_all(&snapshot).unwrap();
         shell.order("sleep 2");
+        // Its memory is mapped by now.
+        std::fs::remove_dir_all(&snapshot).unwrap();
         for (worker, count) in counts.iter_mut().enumerate() {
             let answer = shell.ask(&format!("cat /tmp/w{}", worker + 1));
             let words: Vec<u64> = answer
