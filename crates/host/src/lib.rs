@@ -44,7 +44,7 @@ pub use os::AsFile;
 pub use os::confine::{confine, confine_thread, confinement_support};
 pub use os::control_socket::{ControlListener, ControlStream, MAX_CONTROL_PATH_BYTES};
 pub use os::entry;
-pub use os::files::{Directory, FileIdentity, FileSystem};
+pub use os::files::{Directory, FileIdentity, FileSystem, read_exact_at};
 pub use os::identity::{boot_identity, kernel_release, unprivileged_owner};
 #[cfg(target_os = "linux")]
 pub use os::inside_guest::{bring_loopback_up, lead_session, reseed_random_generator};

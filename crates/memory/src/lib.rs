@@ -42,7 +42,7 @@ pub use layout::{
     FILE_OFFSET_ALIGNMENT_BYTES, GuestAddress, LayoutError, MAX_RANGES, PAGE_SIZE_BYTES, RamLayout,
     RamRange,
 };
-pub use linux::storage::may_hold_data;
+pub use os::storage::may_hold_data;
 pub use ram_file::{RamFile, RamFileError, RamFileKind};
 pub use writeback::{
     MAX_WORKERS, Plan, Strategy, UnknownStrategy, WorkerCount, WritebackError, WritebackReport,

@@ -16,11 +16,10 @@ pub(crate) mod valid_data;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::windows::fs::FileExt as _;
 use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _, OwnedHandle};
 use std::ptr::{self, NonNull};
 
-use nvx_host::Directory;
+use nvx_host::{Directory, read_exact_at};
 use windows_sys::Wdk::Storage::FileSystem::{FileAccessInformation, NtQueryInformationFile};
 use windows_sys::Win32::Foundation::RtlNtStatusToDosError;
 use windows_sys::Win32::Storage::FileSystem::{
@@ -220,20 +219,6 @@ fn commit(length: usize) -> io::Result<NonNull<u8>> {
         )
     };
     NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)
-}
-
-/// Reads all of `target` from a place in a file; behind the file's end is nothing to be read.
-fn read_exact_at(file: &File, target: &mut [u8], offset_bytes: u64) -> io::Result<()> {
-    let mut done = 0;
-    while let Some(rest) = target.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.seek_read(rest, offset_bytes + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(length) => done += length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Whether the handle has the right to write.

@@ -12,7 +12,6 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -506,8 +505,7 @@ impl<'a> Scan<'a> {
     }
 
     fn read(&self, offset_bytes: u64, target: &mut [u8]) -> Result<(), MemoryError> {
-        self.file
-            .read_exact_at(target, offset_bytes)
+        nvx_host::read_exact_at(self.file, target, offset_bytes)
             .map_err(|source| self.read_error(offset_bytes, source))
     }
 
@@ -525,4 +523,5 @@ impl<'a> Scan<'a> {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

@@ -426,6 +426,15 @@ impl FileSystem {
     }
 }
 
+/// Reads all of `target` from a place in a file. On some systems this moves the file's position.
+///
+/// # Errors
+///
+/// The operating system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before.
+pub fn read_exact_at(file: &File, target: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, target, offset_bytes)
+}
+
 /// Creates a directory without opening it.
 pub(super) fn make_directory_at(parent: &Directory, name: &OsStr) -> Result<(), rustix::io::Errno> {
     faults::step(StepKind::CreateDirectory, &parent.path, name)?;

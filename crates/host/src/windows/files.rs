@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt as _;
-use std::os::windows::fs::OpenOptionsExt as _;
+use std::os::windows::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::windows::io::{AsHandle, BorrowedHandle, OwnedHandle};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -577,6 +577,24 @@ impl FileSystem {
     pub fn is_memory(self) -> bool {
         false
     }
+}
+
+/// Reads all of `target` from a place in a file. On some systems this moves the file's position.
+///
+/// # Errors
+///
+/// The operating system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before.
+pub fn read_exact_at(file: &File, target: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = target.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.seek_read(rest, offset_bytes + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => done += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn is_absent(status: NTSTATUS) -> bool {

@@ -1,6 +1,7 @@
 //! Tests of digests of memory content.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
