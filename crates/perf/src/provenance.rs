@@ -196,4 +196,5 @@ pub fn is_repository(directory: &Path) -> bool {
 }
 
 #[cfg(test)]
+#[cfg(unix)]
 mod tests;

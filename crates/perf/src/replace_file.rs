@@ -38,7 +38,7 @@ pub enum ReplaceError {
 pub(crate) struct ReplaceGuard {
     target: PathBuf,
     directory: PathBuf,
-    _lock: File,
+    _lock: Directory,
 }
 
 const TEMPORARY_PREFIX: &str = ".nvx-perf-";
@@ -60,7 +60,8 @@ impl ReplaceGuard {
                 source,
             }
         };
-        let lock = File::open(&directory).map_err(system("open"))?;
+        let lock = Directory::open_following(&directory)
+            .map_err(|error| system("open")(std::io::Error::other(error)))?;
         match try_lock_exclusive(&lock).map_err(system("lock"))? {
             // A file system without locks has no second writer that could be told from this one.
             FileLock::Taken | FileLock::Unsupported => {}

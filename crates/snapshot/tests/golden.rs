@@ -175,6 +175,7 @@ fn a_golden_snapshot_opens() {
     }
     let memory = fs::File::create(directory.path().join(MEMORY_FILE)).unwrap();
     memory.set_len(MEMORY_BYTES).unwrap();
+    drop(memory);
     let snapshot = Snapshot::open(directory.path()).expect(SEE);
     snapshot.verify_state().expect(SEE);
     assert_eq!(

@@ -175,6 +175,7 @@ fn metrics_are_read_by_every_name() {
 }
 
 #[test]
+#[cfg(unix)]
 fn builds_are_checked_before_anything_runs() {
     let directory = tempfile::tempdir().expect("a directory");
     let own = std::env::current_exe().expect("a path");

@@ -208,7 +208,11 @@ fn in_words(interval: Interval, margin_percent: f64, needed: usize) -> (&'static
     if widest <= margin_percent {
         // Rounded up, so that what is said holds.
         let within = ((widest * 10.0).ceil() / 10.0).min(margin_percent);
-        return ("unchanged", format!("unchanged within {within:.1} %"));
+        // A sum with zero has no minus sign before it.
+        return (
+            "unchanged",
+            format!("unchanged within {:.1} %", within + 0.0),
+        );
     }
     let words = match needed {
         10_000.. => "cannot tell: needs more than 10000 samples".to_owned(),

@@ -143,6 +143,7 @@ fn circles_end() {
 }
 
 #[test]
+#[cfg(unix)]
 fn what_cannot_be_loaded_is_named() {
     let package = package();
     let of = |wanted: &str| names(&package, &[wanted]).expect_err("refused").to_string();

@@ -124,6 +124,7 @@ fn an_initramfs_that_does_not_fit_or_changes_is_refused() {
 }
 
 #[test]
+#[cfg(unix)]
 fn a_file_is_an_initramfs_and_a_device_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("initramfs");

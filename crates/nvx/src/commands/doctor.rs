@@ -224,6 +224,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn a_clean_directory_is_said_to_be_clean() {
         let text = clean_text(Path::new("/x"), &StaleReport::default());
         assert_eq!(text, "nothing to remove in /x\n");

@@ -242,11 +242,13 @@ mod tests {
     fn requests_are_read() {
         let parsed = parse_request(br#"{"version":1,"id":"a","command":"pause"}"#);
         assert_eq!(parsed, Ok((Some("a".to_owned()), Command::Pause)));
-        let parsed = parse_request(
-            br#"{"version":1,"command":"capture","destination":"/s/one","continue":true}"#,
+        let absolute = if cfg!(windows) { "C:/s/one" } else { "/s/one" };
+        let line = format!(
+            r#"{{"version":1,"command":"capture","destination":"{absolute}","continue":true}}"#
         );
+        let parsed = parse_request(line.as_bytes());
         let capture = Command::Capture {
-            destination: "/s/one".into(),
+            destination: absolute.into(),
             continue_after: true,
         };
         assert_eq!(parsed, Ok((None, capture)));
