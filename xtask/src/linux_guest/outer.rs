@@ -18,6 +18,8 @@ const END_PREFIX: &str = "outer: ended with status ";
 const MEMORY_MIB: u32 = 4096;
 /// Last lines of the kernel's messages that are shown when the machine did not end well.
 const CONSOLE_LINES: usize = 40;
+/// What a kernel says at its end.
+const PANIC: &str = "Kernel panic - not syncing";
 
 /// How a run of the outer machine ended.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Run {
     pub status: Option<i32>,
     /// Why the machine ended without telling.
     pub failure: Option<String>,
+    /// Whether the outer machine's own kernel crashed, which no test can make it do.
+    pub crashed: bool,
 }
 
 /// Boots `kernel` with `initrd`, prints what it prints, and ends it after `limit`.
@@ -61,13 +65,18 @@ pub fn run(kernel: &Path, initrd: &Path, console: &Path, limit: Duration) -> Res
         )),
         (None, false) => Some(format!("the outer machine ended early: QEMU's {ending}")),
     };
+    let mut crashed = false;
     if failure.is_some() {
-        show_console(console);
+        let messages = std::fs::read(console).unwrap_or_default();
+        let messages = String::from_utf8_lossy(&messages);
+        crashed = messages.contains(PANIC);
+        show_end(&messages);
     }
     Ok(Run {
         output,
         status,
         failure,
+        crashed,
     })
 }
 
@@ -119,10 +128,8 @@ fn status(output: &str) -> Option<i32> {
     line.split(' ').next()?.parse().ok()
 }
 
-fn show_console(console: &Path) {
-    let text = std::fs::read(console).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
+fn show_end(messages: &str) {
+    let lines: Vec<&str> = messages.lines().collect();
     println!("the outer machine's last kernel messages:");
     for line in &lines[lines.len().saturating_sub(CONSOLE_LINES)..] {
         println!("  {line}");
