@@ -13,8 +13,10 @@ use crate::workspace::{Workspace, cargo};
 /// What it is built for, named although it is this machine's own.
 pub const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// A fixed load address saves the relocation pass at every start.
-pub const RUSTFLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+/// A fixed load address saves the relocation pass at every start. Names of the second mangling tell the
+/// instances of a generic function apart, which the order of functions needs.
+pub const RUSTFLAGS: &str =
+    "-C target-feature=+crt-static -C relocation-model=static -C symbol-mangling-version=v0";
 
 /// How to build.
 #[derive(clap::Args, Default)]

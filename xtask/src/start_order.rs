@@ -26,8 +26,8 @@ const SCRIPT: &str = "crates/nvx/start-order.ld";
 struct InputSection {
     first: u64,
     end: u64,
-    /// Archive member such as `libc.a:malloc.o`; `None` for the program's own object.
-    member: Option<String>,
+    /// File such as `crt1.o` or archive member such as `libc.a:malloc.o`; `None` for the program's own object.
+    file: Option<String>,
     name: String,
 }
 
@@ -56,7 +56,10 @@ pub fn run(workspace: &Workspace) -> Result<ExitCode> {
     let script = script(&sections, &executed);
     fs::write(workspace.root.join(SCRIPT), script)
         .with_context(|| format!("cannot write {SCRIPT}"))?;
-    println!("{SCRIPT}: {} instructions were executed", executed.len());
+    println!(
+        "{SCRIPT}: {} instructions were executed in two processes",
+        executed.len()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,8 +86,9 @@ struct Stepper {
 }
 
 impl Stepper {
-    /// Boots a guest, captures it and restores it; the addresses that were executed.
-    fn life(&self) -> Result<BTreeSet<u64>> {
+    /// Boots a guest, captures it and restores it; the addresses that were executed, as they first were in
+    /// each of the two processes.
+    fn life(&self) -> Result<Vec<u64>> {
         let snapshot = self.directory.join("snapshot");
         if snapshot.exists() {
             fs::remove_dir_all(&snapshot).context("cannot remove the last snapshot")?;
@@ -108,7 +112,7 @@ impl Stepper {
         Ok(executed)
     }
 
-    fn step(&self, arguments: &[&str], input: &str) -> Result<BTreeSet<u64>> {
+    fn step(&self, arguments: &[&str], input: &str) -> Result<Vec<u64>> {
         let output = self.directory.join("executed");
         println!("stepping through nvx {} (about a minute)", arguments[0]);
         let mut child = Command::new(&self.program)
@@ -156,32 +160,35 @@ fn text_section(line: &str) -> Option<InputSection> {
     if !name.starts_with(".text") || size == 0 {
         return None;
     }
-    let member = file
-        .rsplit('/')
-        .next()?
-        .strip_suffix(')')
-        .and_then(|member| {
-            member
-                .split_once('(')
-                .map(|(archive, object)| format!("{archive}:{object}"))
-        });
+    let file = file.rsplit('/').next()?;
     Some(InputSection {
         first,
         end: first + size,
-        member,
+        file: match file
+            .strip_suffix(')')
+            .and_then(|member| member.split_once('('))
+        {
+            Some((archive, object)) => Some(format!("{archive}:{object}")),
+            // The compiler's own objects have names that change, but sections that name the function.
+            None if file.contains(".rcgu.") => None,
+            None => Some(file.to_owned()),
+        },
         name: name.to_owned(),
     })
 }
 
-fn script(sections: &[InputSection], executed: &BTreeSet<u64>) -> String {
-    let patterns: BTreeSet<String> = sections
+/// Sections in the order in which they are first executed: what only a capture needs comes after what every
+/// start needs.
+fn script(sections: &[InputSection], executed: &[u64]) -> String {
+    let mut seen = BTreeSet::new();
+    let patterns = executed
         .iter()
-        .filter(|section| executed.range(section.first..section.end).next().is_some())
-        .map(|section| match &section.member {
-            Some(member) => format!("*{member}({})", section.name),
+        .filter_map(|&address| section_at(sections, address))
+        .map(|section| match &section.file {
+            Some(file) => format!("*{file}({})", section.name),
             None => format!("*({})", without_hashes(&section.name)),
         })
-        .collect();
+        .filter(|pattern| seen.insert(pattern.clone()));
     let mut script = String::from(
         "/* What the start of a guest, its capture and its restore execute, placed together.\n   \
          Written by `cargo xtask start-order`; used by `cargo xtask build`. */\n\
@@ -194,6 +201,13 @@ fn script(sections: &[InputSection], executed: &BTreeSet<u64>) -> String {
     }
     script.push_str("  }\n} INSERT BEFORE .text;\n");
     script
+}
+
+fn section_at(sections: &[InputSection], address: u64) -> Option<&InputSection> {
+    let after = sections.partition_point(|section| section.first <= address);
+    sections
+        .get(after.checked_sub(1)?)
+        .filter(|section| address < section.end)
 }
 
 /// A pattern for the name of a function's section, whatever the hashes in its mangled name: `17h` and 16
@@ -244,18 +258,25 @@ mod tests {
     fn the_map_tells_where_text_was_placed() {
         let sections = text_sections(MAP);
         assert_eq!(sections.len(), 3);
-        assert_eq!(sections[0].member, None);
+        assert_eq!(sections[0].file.as_deref(), Some("crt1.o"));
+        assert_eq!(sections[1].file, None);
         assert_eq!(sections[1].end, 0x660930 + 0x49f);
-        assert_eq!(sections[2].member.as_deref(), Some("libc.a:malloc.o"));
+        assert_eq!(sections[2].file.as_deref(), Some("libc.a:malloc.o"));
     }
 
     #[test]
     fn the_script_names_what_was_executed_and_nothing_else() {
         let sections = text_sections(MAP);
-        let script = script(&sections, &BTreeSet::from([0x660dce, 0x6f3ab0]));
+        let script = script(
+            &sections,
+            &[0x6f3ab0, 0x300240, 0x660dce, 0x6f3ab1, 0x6f3aaf],
+        );
+        // Without its file's name the section would stand for the text of every C object.
+        assert!(script.contains("    *crt1.o(.text)\n"));
         assert!(script.contains("    *(.text._ZN3nvx7restore5check17h*)\n"));
         assert!(script.contains("    *libc.a:malloc.o(.text)\n"));
-        assert_eq!(script.matches("    *").count(), 2);
+        assert_eq!(script.matches("    *").count(), 3);
+        assert!(script.find("malloc.o") < script.find("crt1.o"));
         assert!(script.ends_with("} INSERT BEFORE .text;\n"));
     }
 
