@@ -78,7 +78,7 @@ fn about(result: &LifecycleResult) -> Markup {
     html! {
         p {
             (result.timestamp_utc) ", " (controls.runs) " samples after " (controls.warmups)
-            " warm-up, " (controls.processors) " vCPU, probe " (controls.probe) ". "
+            " warm-up, " (controls.processors) " vCPU, " (crate::show::guest(result)) ". "
             (host.cpu_model) ", " (host.logical_processors) " processors, kernel " (host.kernel)
             ". Scratch on " (host.scratch.file_system)
             @if let Some(device) = &host.scratch.device { " (" (device) ")" }

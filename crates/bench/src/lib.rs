@@ -14,6 +14,7 @@ pub mod compare;
 pub mod disturb;
 #[cfg(test)]
 mod example;
+mod guest;
 mod guest_image;
 pub mod host;
 pub mod host_report;
@@ -37,6 +38,7 @@ mod warnings;
 mod work_dir;
 pub mod writeback;
 
+pub use guest::{Guest, InitramfsChoice, LinuxGuest};
 pub use guest_image::GuestImageError;
 pub use lifecycle::{
     LifecycleError, LifecycleRequest, LifecycleSample, Proof, generation, guest_field, run_turn,

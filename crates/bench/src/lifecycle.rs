@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvx_memory::{RamFileChoice, WritebackChoice};
-use nvx_probe_guest::ProbeParams;
 use nvx_profile::ParsedRecord;
 
+use crate::guest::Guest;
 use crate::monitor::{Monitor, MonitorError};
 
 /// What is run.
@@ -22,8 +22,8 @@ pub struct LifecycleRequest {
     pub memory_bytes: u64,
     /// How many vCPUs.
     pub vcpus: u8,
-    /// What the probe guest does.
-    pub probe: ProbeParams,
+    /// The guest.
+    pub guest: Guest,
     /// Where RAM files live; none: beside the snapshot.
     pub scratch: Option<PathBuf>,
     /// Which RAM file. One that was prepared serves one start.
@@ -37,19 +37,16 @@ pub struct LifecycleRequest {
 impl LifecycleRequest {
     /// The arguments that start the guest anew, with a place for a snapshot if there is to be one.
     pub(crate) fn run_arguments(&self, snapshot: Option<&Path>) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            "run".into(),
-            "--guest".into(),
-            "probe".into(),
-            "--probe".into(),
-            self.probe.to_string().into(),
+        let mut arguments: Vec<OsString> = vec!["run".into()];
+        arguments.extend(self.guest.arguments());
+        arguments.extend([
             "--backend".into(),
             self.backend.clone().into(),
             "--memory".into(),
             self.memory_bytes.to_string().into(),
             "--vcpus".into(),
             self.vcpus.to_string().into(),
-        ];
+        ]);
         if let Some(snapshot) = snapshot {
             arguments.extend(["--snapshot".into(), snapshot.into()]);
         }

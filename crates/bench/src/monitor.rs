@@ -14,6 +14,8 @@ use nvx_profile::{ENVIRONMENT_VARIABLE, LINE_PREFIX, ParsedRecord, parse_line};
 const EXIT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// The peak resident set is read at every so many of them: once in a millisecond.
 const PEAK_RSS_TURNS: u32 = 5;
+/// How long the output of a process that is gone is waited for.
+const REST_OF_OUTPUT_LIMIT: Duration = Duration::from_secs(1);
 /// How many of the guest's last lines an error shows.
 const SHOWN_LINES: usize = 5;
 
@@ -62,7 +64,8 @@ pub enum MonitorError {
     },
     /// The process ended with another status than expected.
     #[error(
-        "the monitor ended with {status}, expected status {expected}{}",
+        "the monitor ended with {status}, expected status {expected}{}{}",
+        last_lines(lines),
         complaint(errors)
     )]
     Status {
@@ -70,6 +73,8 @@ pub enum MonitorError {
         status: String,
         /// What was expected.
         expected: i32,
+        /// What the guest printed, at the end.
+        lines: Vec<String>,
         /// What the monitor complained of.
         errors: String,
     },
@@ -302,9 +307,14 @@ impl Monitor {
             ..seen
         });
         if status.code() != Some(expected) {
+            // The process is gone, so its output ends at once.
+            while let Ok(line) = self.lines.recv_timeout(REST_OF_OUTPUT_LIMIT) {
+                self.seen.push(line.text);
+            }
             return Err(MonitorError::Status {
                 status: status.to_string(),
                 expected,
+                lines: self.last_seen(),
                 errors,
             });
         }

@@ -488,7 +488,7 @@ pub fn run_peers(
         kernel_blake3: digest(&image),
         memory_mib: request.memory_bytes >> 20,
         processors: request.vcpus.into(),
-        probe: request.probe.to_string(),
+        probe: request.guest.probe_text(),
         host,
         peers,
     })

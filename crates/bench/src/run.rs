@@ -8,14 +8,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::guest_image::{GuestImageError, digest, probe_image};
+use crate::guest::{PreparedGuest, prepare};
+use crate::guest_image::{GuestImageError, digest};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::{LifecycleError, LifecycleRequest};
 use crate::page_cache::{PageCacheError, make_cold};
 use crate::result::{
     BuildIdentity, CAPTURE_TIMING, CaptureResult, Controls, LIFECYCLE_SCHEMA,
-    LIFECYCLE_SCHEMA_VERSION, LIFECYCLE_SUITE, LifecycleResult, RestoreCell, StartResult,
-    TEARDOWN_TIMEOUT_SECONDS,
+    LIFECYCLE_SCHEMA_VERSION, LIFECYCLE_SUITE, LifecycleResult, LinuxControls, RestoreCell,
+    StartResult, TEARDOWN_TIMEOUT_SECONDS,
 };
 use crate::sampling::{READY_MARKER, RESTORED_MARKER, Sampler};
 use crate::storage::StorageWatch;
@@ -142,7 +143,10 @@ pub enum RunError {
     },
     /// The program does not give its guest.
     #[error("--program: its guest")]
-    Guest(#[from] GuestImageError),
+    Guest(#[source] GuestImageError),
+    /// A file of the guest cannot be used.
+    #[error(transparent)]
+    GuestFile(GuestImageError),
     /// A cold page cache makes no sense where there is no device.
     #[error("--cache cold: {} is in memory, where nothing is ever cold", path.display())]
     ColdInMemory {
@@ -204,7 +208,12 @@ pub fn run_lifecycle(
         source,
     };
     let work = WorkDir::create(&scratch).map_err(failed)?;
-    let mut result = describe(plan, &scratch, work.path())?;
+    let prepared = prepare(&plan.request.guest, &plan.request.program, work.path());
+    let prepared = prepared.map_err(|error| match error {
+        GuestImageError::Input { .. } => RunError::GuestFile(error),
+        of_program => RunError::Guest(of_program),
+    })?;
+    let mut result = describe(plan, &scratch, &prepared)?;
     if plan.caches().any(|cache| cache == CacheState::Cold) && result.host.scratch.in_memory {
         return Err(RunError::ColdInMemory { path: scratch });
     }
@@ -214,7 +223,10 @@ pub fn run_lifecycle(
     let mut run = Run {
         plan,
         sampler: Sampler {
-            request: plan.request.clone(),
+            request: LifecycleRequest {
+                guest: prepared.guest,
+                ..plan.request.clone()
+            },
             began: Instant::now(),
         },
         watch: StorageWatch::start(&scratch),
@@ -238,7 +250,11 @@ pub fn run_lifecycle(
     outcome.map(|()| result)
 }
 
-fn describe(plan: &RunPlan, scratch: &Path, work: &Path) -> Result<LifecycleResult, RunError> {
+fn describe(
+    plan: &RunPlan,
+    scratch: &Path,
+    prepared: &PreparedGuest,
+) -> Result<LifecycleResult, RunError> {
     let request = &plan.request;
     let program = |source| RunError::Program {
         path: request.program.clone(),
@@ -271,8 +287,9 @@ fn describe(plan: &RunPlan, scratch: &Path, work: &Path) -> Result<LifecycleResu
             backend: request.backend.clone(),
             microvm_abi_version: MICROVM_ABI_VERSION,
             processors: request.vcpus.into(),
-            guest: "probe".to_owned(),
-            probe: request.probe.to_string(),
+            guest: request.guest.kind().to_owned(),
+            probe: request.guest.probe_text(),
+            linux: LinuxControls::of(&request.guest),
             teardown_mode: "guest-exit".to_owned(),
             teardown_timeout_seconds: TEARDOWN_TIMEOUT_SECONDS,
             timeout_seconds: request.limit.as_secs(),
@@ -290,8 +307,8 @@ fn describe(plan: &RunPlan, scratch: &Path, work: &Path) -> Result<LifecycleResu
         build: BuildIdentity {
             program: request.program.clone(),
             program_blake3: digest(&bytes),
-            kernel_blake3: digest(&probe_image(&request.program, work)?),
-            initramfs_blake3: None,
+            kernel_blake3: prepared.kernel_blake3.clone(),
+            initramfs_blake3: prepared.initramfs_blake3.clone(),
         },
         backends: Default::default(),
         snapshot_capture: Default::default(),
@@ -312,17 +329,12 @@ fn take_over(
         (controls.complete, controls.validated) = (false, false);
         controls
     };
+    let (was, is) = (&earlier.build, &fresh.build);
+    let initramfs = |build: &BuildIdentity| build.initramfs_blake3.clone().unwrap_or_default();
     for (what, was, is) in [
-        (
-            "the build",
-            &earlier.build.program_blake3,
-            &fresh.build.program_blake3,
-        ),
-        (
-            "the guest",
-            &earlier.build.kernel_blake3,
-            &fresh.build.kernel_blake3,
-        ),
+        ("the build", &was.program_blake3, &is.program_blake3),
+        ("the guest", &was.kernel_blake3, &is.kernel_blake3),
+        ("the initramfs", &initramfs(was), &initramfs(is)),
         (
             "the host",
             &earlier.host.fingerprint,

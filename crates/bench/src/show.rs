@@ -47,7 +47,8 @@ pub fn text(result: &LifecycleResult) -> String {
 fn heading(result: &LifecycleResult) -> String {
     let (controls, host) = (&result.controls, &result.host);
     let mut text = format!(
-        "{} MiB, {} vCPU, {} ({}), {}\n{} ({} processors), kernel {}\nscratch {} ({}{})",
+        "{}, {} MiB, {} vCPU, {} ({}), {}\n{} ({} processors), kernel {}\nscratch {} ({}{})",
+        guest(result),
         controls.memory_mib,
         controls.processors,
         controls.backend,
@@ -68,6 +69,29 @@ fn heading(result: &LifecycleResult) -> String {
         text.push_str("INCOMPLETE: the run was interrupted; go on with --resume\n");
     }
     text
+}
+
+/// Which guest it was, for people.
+pub(crate) fn guest(result: &LifecycleResult) -> String {
+    /// So much of a digest tells files apart.
+    const SHOWN_DIGITS: usize = 12;
+    let controls = &result.controls;
+    let Some(kernel) = &controls.linux.kernel else {
+        return format!("{} {}", controls.guest, controls.probe);
+    };
+    let short = |digest: &str| digest.get(..SHOWN_DIGITS).unwrap_or(digest).to_owned();
+    let initramfs = match &controls.linux.initrd {
+        Some(file) => format!("initramfs {}", file.display()),
+        None => "packed initramfs".to_owned(),
+    };
+    let digest = result.build.initramfs_blake3.as_deref().map(short);
+    format!(
+        "{} kernel {} ({}), {initramfs} ({})",
+        controls.guest,
+        kernel.display(),
+        short(&result.build.kernel_blake3),
+        digest.unwrap_or_default()
+    )
 }
 
 /// The timing series of a result, by the metrics' names.

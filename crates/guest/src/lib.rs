@@ -5,7 +5,7 @@
 //! as its child, reaps what that leaves behind, and powers the machine off with the command's status. It
 //! hears from the monitor over the [control line](nvx_machine::control_line), and repairs a restored copy
 //! before anything else is told that there was a restore. [`request_snapshot`] is what `nvx guest snapshot`
-//! does.
+//! does, [`serve_probe`] what `nvx guest probe` does.
 //!
 //! On the host's side, [`pack`] makes the initramfs with all that, from the user's root, and [`modules`]
 //! finds the kernel modules; [`config`] is what it writes for the guest's side.
@@ -14,6 +14,7 @@
 pub mod config;
 pub mod modules;
 pub mod pack;
+mod probe;
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -25,6 +26,7 @@ use elsewhere as os;
 use linux as os;
 
 pub use os::{is_init, request_snapshot, run_init};
+pub use probe::{ProbeError, serve_probe};
 
 /// What became of a snapshot that the guest asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

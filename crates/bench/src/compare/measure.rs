@@ -11,7 +11,8 @@ use super::{
     BuildSamples, COMPARISON_SCHEMA, COMPARISON_SCHEMA_VERSION, ComparisonResult, MetricKind,
     TestPlan, program_format,
 };
-use crate::guest_image::{GuestImageError, digest, probe_image};
+use crate::guest::{Guest, PreparedGuest, prepare};
+use crate::guest_image::{GuestImageError, digest};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::{LifecycleError, LifecycleRequest};
 use crate::result::{CaptureSample, StartSample};
@@ -98,6 +99,9 @@ pub enum CompareError {
         /// Why.
         source: GuestImageError,
     },
+    /// A file of the guest cannot be used.
+    #[error(transparent)]
+    GuestFile(GuestImageError),
     /// The builds bring different guests along, so that their times are of different work.
     #[error(
         "incomparable: the guest (kernel_blake3) of {first} is {first_guest}, of {other} {other_guest}"
@@ -231,7 +235,11 @@ pub fn run_comparison(
         source,
     };
     let work = WorkDir::create(&scratch).map_err(failed)?;
-    find_guests(&mut builds, work.path())?;
+    let prepared = find_guests(&plan.request.guest, &mut builds, work.path())?;
+    let request = LifecycleRequest {
+        guest: prepared.guest.clone(),
+        ..plan.request.clone()
+    };
     let host = HostFingerprint::of_this_host(&scratch, plan.execution).map_err(failed)?;
     let timestamp_utc = iso_8601(SystemTime::now());
     let total = (plan.warmups + plan.samples) * builds.len() as u32;
@@ -242,7 +250,7 @@ pub fn run_comparison(
                 return Err(CompareError::Interrupted);
             }
             let build = &mut builds[place];
-            let turn = turn(&plan.request, build, work.path())?;
+            let turn = turn(&request, build, work.path())?;
             done += 1;
             if round < plan.warmups {
                 continue;
@@ -270,25 +278,42 @@ pub fn run_comparison(
         aa: plan.aa,
         emulated,
         host,
-        subject: subject(&plan.request),
+        subject: subject(&plan.request, &prepared),
         builds,
         verdicts: Vec::new(),
     }
     .judged())
 }
 
-/// Asks each build for its guest, which must be the same one.
-fn find_guests(builds: &mut [BuildSamples], work: &Path) -> Result<(), CompareError> {
-    for build in builds.iter_mut() {
-        let image = probe_image(&build.program, work).map_err(|source| CompareError::Guest {
-            name: build.name.clone(),
-            source,
-        })?;
-        build.kernel_blake3 = digest(&image);
-    }
-    let Some((first, others)) = builds.split_first() else {
-        return Ok(());
+/// Gets the guest that all builds run. A Linux guest is made of the same files for all of them: what is to be
+/// packed for it, the first build packs. The probe guest each build brings along, and it must be the same one.
+fn find_guests(
+    guest: &Guest,
+    builds: &mut [BuildSamples],
+    work: &Path,
+) -> Result<PreparedGuest, CompareError> {
+    let get = |build: &BuildSamples| {
+        prepare(guest, &build.program, work).map_err(|source| match source {
+            GuestImageError::Input { .. } => CompareError::GuestFile(source),
+            source => CompareError::Guest {
+                name: build.name.clone(),
+                source,
+            },
+        })
     };
+    let Some((first, others)) = builds.split_first_mut() else {
+        return Err(CompareError::Builds {
+            what: "two builds are needed".to_owned(),
+        });
+    };
+    let prepared = get(first)?;
+    first.kernel_blake3.clone_from(&prepared.kernel_blake3);
+    for other in others.iter_mut() {
+        other.kernel_blake3 = match guest {
+            Guest::Probe(_) => get(other)?.kernel_blake3,
+            Guest::Linux(_) => prepared.kernel_blake3.clone(),
+        };
+    }
     match others
         .iter()
         .find(|other| other.kernel_blake3 != first.kernel_blake3)
@@ -299,18 +324,26 @@ fn find_guests(builds: &mut [BuildSamples], work: &Path) -> Result<(), CompareEr
             other: other.name.clone(),
             other_guest: other.kernel_blake3.clone(),
         }),
-        None => Ok(()),
+        None => Ok(prepared),
     }
 }
 
-fn subject(request: &LifecycleRequest) -> BTreeMap<String, String> {
+fn subject(request: &LifecycleRequest, prepared: &PreparedGuest) -> BTreeMap<String, String> {
     let mut facts = vec![
         ("backend", request.backend.clone()),
-        ("guest", "probe".to_owned()),
+        ("guest", request.guest.kind().to_owned()),
         ("memory_mib", (request.memory_bytes >> 20).to_string()),
-        ("probe", request.probe.to_string()),
         ("processors", request.vcpus.to_string()),
     ];
+    match &request.guest {
+        Guest::Probe(probe) => facts.push(("probe", probe.to_string())),
+        Guest::Linux(linux) => {
+            facts.push(("command_line", linux.command_line.clone()));
+            facts.push(("kernel_blake3", prepared.kernel_blake3.clone()));
+            let initramfs = prepared.initramfs_blake3.clone();
+            facts.extend(initramfs.map(|digest| ("initramfs_blake3", digest)));
+        }
+    }
     // Named only if asked for: results of before are of the same subject.
     if request.ram_file != RamFileChoice::Auto {
         facts.push(("ram_file", request.ram_file.to_string()));

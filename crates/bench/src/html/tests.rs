@@ -56,6 +56,7 @@ fn result() -> LifecycleResult {
             processors: 1,
             guest: "probe".to_owned(),
             probe: "fill=all".to_owned(),
+            linux: Default::default(),
             teardown_mode: String::new(),
             teardown_timeout_seconds: 15.0,
             timeout_seconds: 1,

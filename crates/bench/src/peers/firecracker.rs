@@ -46,7 +46,7 @@ impl Firecracker {
         json!({
             "boot-source": {
                 "kernel_image_path": files.kernel,
-                "boot_args": request.probe.command_line(),
+                "boot_args": request.guest.command_line(),
             },
             "machine-config": {
                 "vcpu_count": request.vcpus,

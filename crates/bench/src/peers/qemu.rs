@@ -53,7 +53,7 @@ impl Qemu {
             "-kernel".into(),
             files.kernel.clone().into(),
             "-append".into(),
-            request.probe.command_line().into(),
+            request.guest.command_line().into(),
         ]);
         all
     }

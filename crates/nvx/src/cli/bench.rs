@@ -8,7 +8,7 @@ mod writeback;
 use clap::{Args, Subcommand};
 
 pub use compare::{CompareArgs, MergeArgs};
-pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
+pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, LinuxSubjectArgs, ShowArgs, SubjectArgs};
 pub use peers::PeersArgs;
 pub use writeback::WritebackArgs;
 

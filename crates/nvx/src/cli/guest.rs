@@ -16,6 +16,7 @@ pub enum GuestCommand {
     Export(GuestExportArgs),
     Pack(GuestPackArgs),
     Snapshot(GuestSnapshotArgs),
+    Probe(GuestProbeArgs),
 }
 
 /// Write the probe guest as an ELF file with a PVH entry, which other monitors boot as well
@@ -53,6 +54,14 @@ pub struct GuestPackArgs {
 nvx guest snapshot && echo restored"
 )]
 pub struct GuestSnapshotArgs {}
+
+/// Inside a guest: answer nvx bench, which measures it, on standard input and output
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Lines:\n  s   ask for a snapshot\n  xN  end with status N\n\nExample:\n  \
+nvx run --kernel /boot/vmlinuz --snapshot ./snap -- /.nvx/bin/nvx guest probe"
+)]
+pub struct GuestProbeArgs {}
 
 /// What a Linux guest has in it, and what it does.
 #[derive(Debug, Default, Args)]

@@ -3,6 +3,7 @@
 mod compare;
 mod lifecycle;
 mod peers;
+mod subject;
 mod writeback;
 
 use crate::exit::ExitCode;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nvx_bench::statistics::{median, nearest_rank};
-use nvx_bench::{LifecycleRequest, LifecycleSample, run_turn};
+use nvx_bench::{Guest, LifecycleRequest, LifecycleSample, run_turn};
 use nvx_hypervisor::{Selected, open_backend};
 use nvx_memory::RamFileChoice;
 use nvx_probe_guest::ProbeParams;
@@ -103,10 +103,10 @@ fn measure(args: &DemoArgs) -> anyhow::Result<Document> {
         backend: backend.name().to_owned(),
         memory_bytes: args.memory,
         vcpus: args.vcpus,
-        probe: ProbeParams {
+        guest: Guest::Probe(ProbeParams {
             fill: args.fill,
             ..Default::default()
-        },
+        }),
         scratch: args.scratch.clone(),
         ram_file: args.ram_file.ram_file.clone().unwrap_or_default(),
         writeback: args.ram_file.writeback.unwrap_or_default(),
@@ -157,7 +157,7 @@ fn document(
         backend_notice,
         memory_bytes: args.memory,
         vcpus: args.vcpus,
-        probe: request.probe.to_string(),
+        probe: request.guest.probe_text(),
         cold_start_ms: Series::of(samples.iter().map(|sample| sample.cold_start)),
         snapshot_generation_ms: Series::of(samples.iter().map(|sample| sample.generation)),
         snapshot_restore_ms: Series::of(samples.iter().map(|sample| sample.restore)),

@@ -19,8 +19,21 @@ pub fn run(args: GuestArgs) -> Result<ExitCode, Failure> {
             let outcome = nvx_guest::request_snapshot().map_err(Failure::input)?;
             return Ok(ExitCode::from(outcome.exit_code()));
         }
+        GuestCommand::Probe(_) => {
+            let status = probe().map_err(Failure::input)?;
+            return Ok(ExitCode::from(status));
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn probe() -> anyhow::Result<u8> {
+    let mut nonce = [0; 8];
+    nvx_host::random_bytes(&mut nonce).context("cannot get random bytes")?;
+    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let nonce = u64::from_le_bytes(nonce);
+    let status = nvx_guest::serve_probe(nonce, input, output, nvx_guest::request_snapshot)?;
+    Ok(status)
 }
 
 fn export(file: &Path) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use crate::exit::{ExitCode, Failure};
 /// What a kernel is told unless the user says otherwise: its console; that a panic ends the VM; and to keep
 /// its messages, errors included, off the console, which is the command's (a machine without PCI is an error
 /// to it). A panic is more than an error.
-const DEFAULT_COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1";
+pub(super) const DEFAULT_COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1";
 
 /// Guest RAM in bytes where the user says nothing.
 const DEFAULT_MEMORY_BYTES: u64 = 128 << 20;

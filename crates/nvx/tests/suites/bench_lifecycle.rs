@@ -350,3 +350,126 @@ fn builds_with_different_guests_are_incomparable() {
     .expect_code(INCOMPARABLE)
     .assert_said("incomparable: the guest (kernel_blake3) of this is");
 }
+
+/// The probe guest's file in `directory`, which boots as any kernel with a PVH entry does.
+fn export_probe(directory: &Path) -> std::path::PathBuf {
+    let kernel = directory.join("probe.elf");
+    run(["guest", "export", text(&kernel)]).expect_code(0);
+    kernel
+}
+
+#[test]
+fn a_kernel_is_measured_and_told_apart_from_the_probe_guest() {
+    let Some(directory) = begin("a_kernel_is_measured_and_told_apart_from_the_probe_guest") else {
+        return;
+    };
+    let scratch = directory.path().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let kernel = export_probe(directory.path());
+    let initramfs = directory.path().join("initramfs");
+    std::fs::write(&initramfs, "ignored by this kernel").unwrap();
+    let output = directory.path().join("result.json");
+    let guest = ["--kernel", text(&kernel), "--initrd", text(&initramfs)];
+    let bench = |command: &str, more: &[&str]| {
+        let common = [
+            "bench",
+            command,
+            "--backend",
+            BACKEND.name(),
+            "--scratch",
+            text(&scratch),
+            "--memory",
+            "16M",
+            "--cmdline",
+            "fill=top:16 seed=1",
+        ];
+        let all = common.iter().chain(&guest).chain(more);
+        process::run(&arguments(all.copied(), []))
+    };
+    let done = bench("lifecycle", &["--output", text(&output)]).expect_code(0);
+    done.line_with("linux kernel");
+    assert!(entries(&scratch).is_empty(), "nothing is left behind");
+    let result = read(&output);
+    assert_eq!(result["controls"]["guest"], "linux");
+    assert_eq!(result["controls"]["kernel"], text(&kernel));
+    assert_eq!(result["controls"]["command_line"], "fill=top:16 seed=1");
+    for name in ["kernel_blake3", "initramfs_blake3"] {
+        let digest = result["build"][name].as_str().unwrap();
+        assert_eq!(digest.len(), 64, "{name}");
+    }
+
+    let other = ["--output", text(&output), "--resume"];
+    std::fs::write(&initramfs, "another").unwrap();
+    bench("lifecycle", &other)
+        .expect_code(BAD_INPUT)
+        .assert_said("--resume: the initramfs differs");
+
+    let build = format!("this={}", env!("CARGO_BIN_EXE_nvx"));
+    let compare = |output: &Path| {
+        let more = ["--build", &build, "--aa", "--output", text(output)];
+        let done = bench("compare", &more);
+        assert!(
+            matches!(done.status.code(), Some(0 | 1)),
+            "{}",
+            done.events()
+        );
+    };
+    let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
+    compare(&first);
+    std::fs::write(&initramfs, "a third").unwrap();
+    compare(&second);
+    let compared = read(&first);
+    assert_eq!(compared["subject"]["guest"], "linux");
+    assert_eq!(
+        compared["subject"]["kernel_blake3"],
+        result["build"]["kernel_blake3"]
+    );
+    run(["bench", "merge", text(&first), text(&second)])
+        .expect_code(INCOMPARABLE)
+        .assert_said("the guest differs");
+}
+
+#[test]
+fn files_of_a_kernels_guest_are_named_before_anything_runs() {
+    let Some(directory) = begin("files_of_a_kernels_guest_are_named_before_anything_runs") else {
+        return;
+    };
+    let kernel = export_probe(directory.path());
+    let missing = directory.path().join("missing");
+    let no_kernel = directory.path().join("no-kernel");
+    std::fs::write(&no_kernel, "hello").unwrap();
+    let accept = directory.path().join("accept");
+    let output = directory.path().join("result.json");
+    for (more, why) in [
+        (vec!["--kernel", text(&missing)], "--kernel: "),
+        (vec!["--kernel", text(&no_kernel)], "is no kernel"),
+        (
+            vec!["--kernel", text(&kernel), "--initrd", text(&missing)],
+            "--initrd ",
+        ),
+        (
+            vec!["--kernel", text(&kernel), "--root", text(&missing)],
+            "guest pack ended",
+        ),
+        (
+            vec!["--kernel", text(&kernel), "--accept", text(&accept)],
+            "only results of the probe guest",
+        ),
+        (vec!["--initrd", text(&kernel)], "--kernel"),
+        (vec!["--kernel", text(&kernel), "--fill", "all"], "--fill"),
+    ] {
+        let common = [
+            "bench",
+            "lifecycle",
+            "--backend",
+            BACKEND.name(),
+            "--output",
+            text(&output),
+        ];
+        let all = common.iter().chain(&more);
+        process::run(&arguments(all.copied(), []))
+            .expect_code(BAD_INPUT)
+            .assert_said(why);
+    }
+    assert!(!accept.exists() && !output.exists());
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use nvx_bench::compare::MetricKind;
 
-use super::SubjectArgs;
+use super::{LinuxSubjectArgs, SubjectArgs};
 
 /// Measure builds in turns on this host and tell what changed
 #[derive(Debug, Args)]
@@ -36,6 +36,8 @@ pub struct CompareArgs {
     pub aa: bool,
     #[command(flatten)]
     pub subject: SubjectArgs,
+    #[command(flatten)]
+    pub linux: LinuxSubjectArgs,
     /// Where the result goes
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -11,7 +11,8 @@ use nvx_bench::compare::{
 };
 use nvx_host::TerminationSignals;
 
-use super::lifecycle::{remaining, subject};
+use super::lifecycle::remaining;
+use super::subject::{guest, subject};
 use crate::cli::{CompareArgs, MergeArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -97,7 +98,8 @@ fn plan(args: &CompareArgs) -> anyhow::Result<ComparePlan> {
         .filter(|metric| !args.primary_only && *metric != args.primary)
         .collect();
     // The program is each build's own.
-    let (request, execution) = subject(&args.subject, std::path::PathBuf::new())?;
+    let guest = guest(&args.subject, &args.linux)?;
+    let (request, execution) = subject(&args.subject, guest, std::path::PathBuf::new())?;
     Ok(ComparePlan {
         builds,
         request,

@@ -7,18 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nvx_bench::accept::{AcceptError, accept, attempt_file, write_json};
 use nvx_bench::disturb::{Disturbance, Disturber, disturb, stop_at_end_of_input};
-use nvx_bench::host::{ExecutionFacts, HostFingerprint};
+use nvx_bench::host::HostFingerprint;
 use nvx_bench::result::LifecycleResult;
 use nvx_bench::validate::{ACCEPTED_MEMORY_MIB, MIN_RUNS};
 use nvx_bench::{
-    CacheState, LifecycleRequest, MatrixCell, RunPlan, Step, Watcher, run_lifecycle, show,
+    CacheState, Guest, LifecycleRequest, MatrixCell, RunPlan, Step, Watcher, run_lifecycle, show,
 };
 use nvx_host::{Termination, TerminationSignals};
-use nvx_hypervisor::{HARDWARE_INSTRUCTIONS_PER_MS, Selected, measure_execution, open_backend};
-use nvx_memory::RamFileChoice;
-use nvx_probe_guest::ProbeParams;
 
-use crate::cli::{Cache, DisturbArgs, LifecycleArgs, ShowArgs, SubjectArgs};
+use super::subject::{check_memory, guest, subject};
+use crate::cli::{Cache, DisturbArgs, LifecycleArgs, ShowArgs};
 use crate::commands::perf::validation_text;
 use crate::exit::Failure;
 use crate::output;
@@ -44,10 +42,12 @@ fn plan(args: &LifecycleArgs) -> anyhow::Result<RunPlan> {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("cannot find this program's own file")?,
     };
-    let (request, execution) = subject(&args.subject, program)?;
+    let guest = guest(&args.subject, &args.linux)?;
+    let (request, execution) = subject(&args.subject, guest, program)?;
     for memory in &args.memories {
-        check_memory(*memory, &request.probe).context("--memories")?;
+        check_memory(*memory, &request.guest).context("--memories")?;
     }
+    let matrix = matrix(args, request.memory_bytes);
     Ok(RunPlan {
         request,
         warmups: args.subject.warmups,
@@ -56,7 +56,7 @@ fn plan(args: &LifecycleArgs) -> anyhow::Result<RunPlan> {
             Cache::Cold => CacheState::Cold,
             Cache::Warm | Cache::Both => CacheState::Warm,
         },
-        matrix: matrix(args),
+        matrix,
         commit: args.commit.clone(),
         disturbances: args.disturb.iter().map(Disturbance::to_string).collect(),
         execution,
@@ -65,7 +65,7 @@ fn plan(args: &LifecycleArgs) -> anyhow::Result<RunPlan> {
 
 /// The restores beside the main suite's: of `--memories` in each state of the page cache that is asked for,
 /// and of `--memory` in the one that the main suite leaves out.
-fn matrix(args: &LifecycleArgs) -> Vec<MatrixCell> {
+fn matrix(args: &LifecycleArgs, memory_bytes: u64) -> Vec<MatrixCell> {
     let caches: &[CacheState] = match args.cache {
         Cache::Warm => &[CacheState::Warm],
         Cache::Cold => &[CacheState::Cold],
@@ -78,68 +78,18 @@ fn matrix(args: &LifecycleArgs) -> Vec<MatrixCell> {
         })
     };
     let left_out = matches!(args.cache, Cache::Both).then_some(MatrixCell {
-        memory_bytes: args.subject.memory,
+        memory_bytes,
         cache: CacheState::Cold,
     });
     let further = args
         .memories
         .iter()
         .copied()
-        .filter(|memory| *memory != args.subject.memory);
+        .filter(|memory| *memory != memory_bytes);
     left_out
         .into_iter()
         .chain(further.flat_map(cells))
         .collect()
-}
-
-/// What a build is asked to run, and how this host carries it out.
-pub(super) fn subject(
-    args: &SubjectArgs,
-    program: PathBuf,
-) -> anyhow::Result<(LifecycleRequest, ExecutionFacts)> {
-    let ram_file = args.ram_file.ram_file.clone().unwrap_or_default();
-    if let RamFileChoice::Prepared(path) = &ram_file {
-        anyhow::bail!(
-            "--ram-file {}: a prepared file serves one start, and here are many",
-            path.display()
-        );
-    }
-    let Selected { backend, notice } = open_backend(args.backend, None)?;
-    if let Some(notice) = notice {
-        output::message(&notice);
-    }
-    let probe = ProbeParams {
-        fill: args.fill,
-        ..Default::default()
-    };
-    check_memory(args.memory, &probe).context("--memory")?;
-    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let execution = ExecutionFacts {
-        // A host where the trial fails is one of which it cannot be told.
-        guest_instructions_per_ms: measure_execution(backend.as_ref())
-            .ok()
-            .map(|speed| speed.instructions_per_ms),
-        hardware_instructions_per_ms: HARDWARE_INSTRUCTIONS_PER_MS,
-    };
-    let request = LifecycleRequest {
-        program,
-        backend: backend.name().to_owned(),
-        memory_bytes: args.memory,
-        vcpus: args.vcpus,
-        probe,
-        scratch: Some(scratch),
-        ram_file,
-        writeback: args.ram_file.writeback.unwrap_or_default(),
-        limit: Duration::from_secs(args.timeout),
-    };
-    Ok((request, execution))
-}
-
-fn check_memory(memory_bytes: u64, probe: &ProbeParams) -> anyhow::Result<()> {
-    let layout = nvx_machine::ram_layout(memory_bytes)?;
-    let low_ram_bytes = layout.ranges().first().map_or(0, |range| range.size_bytes);
-    probe.check(low_ram_bytes)?;
-    Ok(())
 }
 
 fn run_once(
@@ -178,7 +128,7 @@ fn run_accepted(
     signals: &TerminationSignals,
     directory: &Path,
 ) -> Result<ExitCode, Failure> {
-    check_acceptable(args).map_err(Failure::input)?;
+    check_acceptable(args, &plan.request).map_err(Failure::input)?;
     let scratch = plan
         .request
         .scratch
@@ -224,8 +174,11 @@ fn run_accepted(
 }
 
 /// Refuses what no result could be accepted of, before minutes are spent on it.
-fn check_acceptable(args: &LifecycleArgs) -> anyhow::Result<()> {
-    if args.subject.memory != ACCEPTED_MEMORY_MIB << 20 {
+fn check_acceptable(args: &LifecycleArgs, request: &LifecycleRequest) -> anyhow::Result<()> {
+    if let Guest::Linux(_) = request.guest {
+        anyhow::bail!("--kernel: only results of the probe guest are accepted");
+    }
+    if request.memory_bytes != ACCEPTED_MEMORY_MIB << 20 {
         anyhow::bail!("--memory: only results of {ACCEPTED_MEMORY_MIB} MiB are accepted");
     }
     if u64::from(args.samples) < MIN_RUNS {

@@ -9,7 +9,8 @@ use nvx_bench::accept::write_json;
 use nvx_bench::peers::{PeerKind, PeersError, PeersPlan, explain, explanation, run_peers, text};
 use nvx_host::TerminationSignals;
 
-use super::lifecycle::{remaining, subject};
+use super::lifecycle::remaining;
+use super::subject::{probe_guest, subject};
 use crate::cli::PeersArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -75,7 +76,7 @@ fn plan(args: &PeersArgs) -> anyhow::Result<PeersPlan> {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("cannot find this program's own file")?,
     };
-    let (request, execution) = subject(&args.subject, program)?;
+    let (request, execution) = subject(&args.subject, probe_guest(&args.subject), program)?;
     let named = |kind| match kind {
         PeerKind::Qemu => args.qemu.clone(),
         PeerKind::Firecracker => args.firecracker.clone(),
