@@ -31,6 +31,9 @@ mod windows;
 #[cfg(windows)]
 use windows as os;
 
+#[cfg(all(target_os = "linux", feature = "tracer"))]
+pub use linux::tracer;
+
 pub use answers::{
     DirectorySync, FileLock, FileSystemKind, InputRead, Interest, RenameMethod, StreamRead, Waiting,
 };

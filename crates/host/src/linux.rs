@@ -16,6 +16,8 @@ pub mod signals;
 pub mod stale;
 pub mod stdio;
 pub mod terminal;
+#[cfg(feature = "tracer")]
+pub mod tracer;
 pub mod usage;
 pub mod wait;
 pub mod wait_set;

@@ -90,13 +90,37 @@ fn try_create_locked(
         }
     };
     let random = || random_name(prefix).map_err(system("make a random name"));
-    let first_name = random()?;
+    let (first_name, second_name) = (random()?, random()?);
     match make_directory_at(parent, OsStr::new(&first_name)) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Ok(None),
         Err(errno) => return Err(system("create a directory in it")(errno.into())),
     }
-    let directory = match parent.open_subdirectory(&first_name) {
+    let owned = own_directory(parent, &first_name, second_name.clone());
+    if owned.is_err() {
+        // It is empty, and the names are this process's; a name that is not there is not missed.
+        for name in [&first_name, &second_name] {
+            let _ = parent.remove_empty_subdirectory(name);
+        }
+    }
+    owned
+}
+
+/// Locks the new directory `first_name`, and gives it its second name where the file system has the rename for
+/// that. `None` if another process was in the way. What an error leaves is the caller's to remove.
+fn own_directory(
+    parent: &Directory,
+    first_name: &str,
+    second_name: String,
+) -> Result<Option<LockedDirectory>, CreateError> {
+    let system = |operation| {
+        move |source| CreateError::System {
+            path: parent.path().to_path_buf(),
+            operation,
+            source,
+        }
+    };
+    let directory = match parent.open_subdirectory(first_name) {
         Ok(directory) => directory,
         Err(OpenError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(CreateError::Open(error)),
@@ -108,18 +132,14 @@ fn try_create_locked(
     }
 
     // The first name stays where there is no such rename: a claimed name would have no lock.
-    let second_name = random()?;
     let renamed = try_rename_no_replace(parent, first_name.as_ref(), second_name.as_ref());
     let (name, rename_method) = match renamed {
         Ok(true) => (second_name, RenameMethod::NoReplace),
-        Ok(false) => (first_name, RenameMethod::ClaimedDirectory),
+        Ok(false) => (first_name.to_owned(), RenameMethod::ClaimedDirectory),
         // Removed by a clean-up, or a name that is taken. If the empty directory is still there, the
         // next clean-up takes it.
         Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
-        Err(errno) => {
-            let _ = parent.remove_empty_subdirectory(&first_name);
-            return Err(system("rename a directory in it")(errno.into()));
-        }
+        Err(errno) => return Err(system("rename a directory in it")(errno.into())),
     };
     let identity = match directory.identity() {
         Ok(identity) => identity,
