@@ -20,3 +20,9 @@ pub fn run_init() -> u8 {
 pub fn request_snapshot() -> Result<SnapshotOutcome, SnapshotError> {
     Err(SnapshotError::NotLinux)
 }
+
+/// There is no port.
+#[must_use]
+pub fn ask_port() -> u8 {
+    u8::MAX
+}

@@ -25,7 +25,7 @@ use elsewhere as os;
 #[cfg(target_os = "linux")]
 use linux as os;
 
-pub use os::{is_init, request_snapshot, run_init};
+pub use os::{ask_port, is_init, request_snapshot, run_init};
 pub use probe::{ProbeError, serve_probe};
 
 /// What became of a snapshot that the guest asked for.

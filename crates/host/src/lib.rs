@@ -50,7 +50,7 @@ pub use os::entry;
 pub use os::files::{Directory, FileIdentity, FileSystem, read_exact_at};
 pub use os::identity::{boot_identity, kernel_release, unprivileged_owner};
 #[cfg(target_os = "linux")]
-pub use os::inside_guest::{bring_loopback_up, lead_session, reseed_random_generator};
+pub use os::inside_guest::{ask_port, bring_loopback_up, lead_session, reseed_random_generator};
 pub use os::lock::try_lock_exclusive;
 pub use os::page_cache::{cached_pages, drop_cached_pages};
 pub use os::publish::{

@@ -136,6 +136,11 @@ pub trait Vcpu: Send {
     /// Ends a stop, so that [`Vcpu::run`] executes instructions again.
     fn clear_stop(&mut self);
 
+    /// Tells the guest, where it has a way to hear it, that this vCPU stood still for a time that its clocks
+    /// counted: a watchdog of the guest must not take it for a processor that hangs. To be called before the
+    /// vCPU runs again.
+    fn note_pause(&self) {}
+
     /// Reads all state. The vCPU must be stopped with no unfinished exit.
     ///
     /// # Errors

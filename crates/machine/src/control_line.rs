@@ -12,9 +12,9 @@
 //!   standard input has ended.
 //! - After a restore the monitor sends [`ToGuest::Restored`] before anything else. The guest repairs
 //!   what two copies must not share, and answers [`FromGuest::Repaired`] and then [`FromGuest::Ready`].
-//! - [`FromGuest::Snapshot`] asks for a snapshot. The source, and a guest that was refused, are answered
-//!   [`ToGuest::Snapshot`]; a copy knows itself by [`ToGuest::Restored`]. The port 0x605 serves guests
-//!   without this line.
+//! - [`FromGuest::Snapshot`] asks for a snapshot, as does a byte written to [`SNAPSHOT_PORT`]. The source, and a
+//!   guest whose capture failed, are answered [`ToGuest::Snapshot`]; a copy knows itself by
+//!   [`ToGuest::Restored`]. A request that has no destination is answered where it was made.
 //! - [`FromGuest::Failed`] says why no command was run, [`FromGuest::Notice`] anything else that the
 //!   user should know, [`FromGuest::Exit`] how the command ended. The
 //!   guest has written all its output to the console before it, so the monitor ends the machine at once;
@@ -34,6 +34,13 @@ use std::fmt::{self, Display, Formatter, Write as _};
 pub const IO_PORT: u16 = 0x2f8;
 /// The interrupt of the line's 16550: COM2's.
 pub const IRQ: u32 = 3;
+/// The I/O port by which a guest asks for a snapshot as well: any byte written to it asks, a byte read from it tells what
+/// became of the last request.
+pub const SNAPSHOT_PORT: u16 = 0x605;
+/// What [`SNAPSHOT_PORT`] reads after a request that was refused.
+pub const SNAPSHOT_REFUSED: u8 = 1;
+/// What it reads after one by which this machine was captured, and is the source.
+pub const SNAPSHOT_SOURCE: u8 = 2;
 /// Longest line, newline included. The longest message, [`ToGuest::Restored`], has 238 bytes.
 pub const MAX_LINE_BYTES: usize = 512;
 /// Fresh random bytes that a restored guest is given: the size of a seed that the kernel takes in

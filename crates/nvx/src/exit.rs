@@ -24,6 +24,8 @@ impl From<u8> for ExitCode {
 pub const MONITOR_FAILED: u8 = 125;
 /// The guest asked for a reset of its machine: a reboot, or a panic that ends in one.
 pub const GUEST_RESET: u8 = 123;
+/// The user ended the VM from the keyboard: as if by SIGINT.
+pub const ESCAPED: u8 = 130;
 /// A control client ended the VM: as if by SIGTERM.
 pub const STOPPED: u8 = 143;
 /// Bad arguments or input to any other command.

@@ -156,6 +156,26 @@ impl Profile {
         result
     }
 
+    /// Records a milestone that began at `since` on the process clock and is reached now; gives its duration.
+    pub fn milestone(
+        &mut self,
+        operation: &'static str,
+        phase: &'static str,
+        since: Duration,
+    ) -> Duration {
+        let end = self.elapsed();
+        let duration = end.saturating_sub(since);
+        self.records.push(Record {
+            operation,
+            phase,
+            exclusive: false,
+            duration,
+            end,
+            counters: Counters::default(),
+        });
+        duration
+    }
+
     /// The records that have not been written yet, oldest first.
     pub fn records(&self) -> &[Record] {
         &self.records
@@ -230,6 +250,20 @@ mod tests {
         assert_eq!(second.counters.calls, Some(2));
         profile.flush();
         assert!(profile.records().is_empty());
+    }
+
+    #[test]
+    fn a_milestone_spans_from_its_beginning_and_is_not_exclusive() {
+        let mut profile = Profile::start(false);
+        let since = profile.elapsed();
+        profile.phase("restore", "inside", |_| ());
+        let duration = profile.milestone("restore", "reached", since);
+        let [inside, reached] = profile.records() else {
+            panic!("two records");
+        };
+        assert_eq!((reached.duration, reached.exclusive), (duration, false));
+        assert_eq!(reached.start(), since);
+        assert!(reached.end >= inside.end);
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nvx_devices::{GENERATION_ID_BYTES, Ports, SystemClock};
+use nvx_devices::{GENERATION_ID_BYTES, Outcome, Ports, SystemClock, numbers};
 use nvx_host::{ConsoleInput, Waker};
 use nvx_hypervisor::{Hypervisor, Partition, PartitionOptions, Vcpu};
-use nvx_machine::control_line::{Clock, ENTROPY_BYTES, GENERATION_BYTES, ToGuest};
+use nvx_machine::control_line::{
+    Clock, ENTROPY_BYTES, GENERATION_BYTES, SNAPSHOT_PORT, SNAPSHOT_REFUSED, SNAPSHOT_SOURCE,
+    ToGuest,
+};
 use nvx_machine::layout::GENERATION_ID;
 use nvx_memory::GuestMemory;
 use nvx_profile::Profile;
@@ -15,6 +18,7 @@ use crate::console::{InputQueue, OutputQueue, VmConsole};
 use crate::control::ControlServer;
 use crate::control_line::ControlLine;
 use crate::error::MachineError;
+use crate::escape::EscapeKeys;
 use crate::gate::Gate;
 use crate::platform::{PlatformKind, Wiring, random_bytes};
 use crate::ram::VmRam;
@@ -23,6 +27,12 @@ use crate::vcpu_thread::Shared;
 use crate::vm::{Console, Vm, VmOptions};
 use crate::watcher::Watch;
 
+const _: () = assert!(
+    SNAPSHOT_PORT == numbers::SNAPSHOT
+        && SNAPSHOT_REFUSED == Outcome::Refused as u8
+        && SNAPSHOT_SOURCE == Outcome::Source as u8,
+    "the device and the control line have different ports for snapshot requests"
+);
 const _: () = assert!(
     GENERATION_ID_BYTES == GENERATION_BYTES,
     "the device and the control line have generation IDs of different lengths"
@@ -190,9 +200,11 @@ impl Parts {
             threads: Vec::new(),
             control: options.control.map(ControlServer::new),
             paused: false,
+            escape: EscapeKeys::default(),
             forwarded: None,
             captures: 0,
             origin,
+            unrepaired_since: None,
         }
     }
 }

@@ -232,6 +232,8 @@ impl GuestLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvx_host::{Interest, Waitable as _, wait_any};
+    use std::time::Duration;
 
     fn line() -> ControlLine {
         ControlLine::new(Arc::new(Waker::new().unwrap()))
@@ -269,6 +271,72 @@ mod tests {
         }
         copy.restore(&state(b"", Some(255))).unwrap();
         assert_eq!(copy.declared_status(), Some(255));
+    }
+
+    fn read(line: &Arc<ControlLine>) -> String {
+        let mut end = ControlLineEnd::new(Arc::clone(line));
+        let mut bytes = Vec::new();
+        while end.input_pending() {
+            bytes.extend(end.take_input());
+        }
+        assert_eq!(end.take_input(), None);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_guest_that_does_not_listen() {
+        let line = Arc::new(line());
+        let message = ToGuest::Snapshot { taken: false };
+        assert!(!line.queue(&message));
+        line.tell_of_restore(&message);
+        assert_eq!(read(&line), "");
+        ControlLineEnd::new(Arc::clone(&line)).write_output(b"ready mode=stream\n");
+        assert!(line.queue(&message));
+        assert_eq!(read(&line), message.to_string());
+    }
+
+    #[test]
+    fn a_copy_hears_of_its_restore_before_anything_else() {
+        let line = Arc::new(line());
+        line.hear(b"ready mode=stream\n");
+        assert!(line.queue(&ToGuest::Size {
+            columns: 80,
+            rows: 25
+        }));
+        let told = ToGuest::Snapshot { taken: true };
+        line.tell_of_restore(&told);
+        assert_eq!(read(&line), format!("\n{told}"));
+    }
+
+    #[test]
+    fn a_guest_that_reads_nothing_is_sent_no_more_than_fits() {
+        let line = Arc::new(line());
+        line.hear(b"ready mode=stream\n");
+        let message = ToGuest::Signal { number: 2 };
+        let fit = OUTBOUND_MAX_BYTES / message.to_string().len();
+        for _ in 0..fit {
+            assert!(line.queue(&message));
+        }
+        assert!(!line.queue(&message));
+        assert_eq!(read(&line), message.to_string().repeat(fit));
+        assert!(line.queue(&message));
+    }
+
+    #[test]
+    fn what_the_guest_says_is_taken_in_order_and_raises_the_waker() {
+        let heard = Arc::new(Waker::new().unwrap());
+        let line = ControlLine::new(Arc::clone(&heard));
+        let is_raised = || {
+            let sources = [(heard.source(), Interest::Readable)];
+            wait_any(sources, Some(Duration::ZERO)).unwrap() == [true]
+        };
+        assert!(!is_raised());
+        line.hear(b"snapshot\nexit status=3\n");
+        assert!(is_raised());
+        assert_eq!(line.take_message(), Some(FromGuest::Snapshot));
+        assert_eq!(line.take_message(), Some(FromGuest::Exit { status: 3 }));
+        assert_eq!(line.take_message(), None);
+        assert_eq!(line.declared_status(), Some(3));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::state_file::Units;
 use crate::vm::{Console, Vm, VmOptions};
 
 /// The operation's name in profile records.
-const OPERATION: &str = "restore";
+pub(crate) const OPERATION: &str = "restore";
 
 /// What the wall clock of a restored guest does. Its monotonic clock goes on from the captured value
 /// either way.

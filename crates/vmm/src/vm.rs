@@ -24,6 +24,7 @@ use crate::capture::{self, CaptureRequest, Captured};
 use crate::control::{self, ControlServer};
 use crate::control_line::GuestLine;
 use crate::error::{CaptureError, RunError};
+use crate::escape::EscapeKeys;
 use crate::privileges::Privileges;
 use crate::ram::VmRam;
 use crate::vcpu_thread::{Shared, VcpuCell, VcpuEvent, finish_exit, run_thread, run_until};
@@ -93,6 +94,8 @@ pub enum Outcome {
     Interrupted(Termination),
     /// A control client ended the VM.
     Stopped,
+    /// The user ended the VM from the keyboard, by [`crate::ESCAPE_KEY`].
+    Escaped,
 }
 
 /// Who wants to know what happens to a VM while it runs.
@@ -105,6 +108,15 @@ pub trait Observer {
     /// The guest said something on the control line.
     fn guest_said(&mut self, message: &FromGuest) {
         let _ = message;
+    }
+    /// Whether console input is what a user types at a terminal that gives every key to the guest.
+    fn input_is_typed(&self) -> bool {
+        false
+    }
+    /// A restored guest's random numbers and clock are its own, `window` after its vCPUs went on; the repair
+    /// itself took `in_guest`, by the guest's clock.
+    fn copy_repaired(&mut self, window: Duration, in_guest: Duration) {
+        let _ = (window, in_guest);
     }
     /// The process was to be confined and this kernel cannot confine paths.
     fn paths_not_confined(&mut self);
@@ -131,12 +143,16 @@ pub struct Vm {
     pub(crate) control: Option<ControlServer>,
     /// A control client wants the vCPUs to stand still.
     pub(crate) paused: bool,
+    /// The user's way out of a guest that has the keyboard.
+    pub(crate) escape: EscapeKeys,
     /// A request to end that the guest was told of, and when.
     pub(crate) forwarded: Option<(Termination, Instant)>,
     /// Captures that succeeded.
     pub(crate) captures: u32,
     /// `restore` or `startup`, for the profile.
     pub(crate) origin: &'static str,
+    /// When the guest went on after a restore, on the process clock, until it has said that it is repaired.
+    pub(crate) unrepaired_since: Option<Duration>,
 }
 
 /// What serving one event came to.
@@ -234,6 +250,9 @@ impl Vm {
             }
             Ok(())
         });
+        if self.origin == crate::restore::OPERATION {
+            self.unrepaired_since = profile.records().last().map(|resumed| resumed.end);
+        }
         self.profile = profile;
         result
     }
@@ -309,9 +328,21 @@ impl Vm {
 
     /// Lets the vCPUs run, unless a client wants them to stand still.
     pub(crate) fn resume_vcpus(&self) {
-        if !self.paused {
-            self.shared.gate.resume();
+        if self.paused {
+            return;
         }
+        if self.shared.gate.stop().is_wanted() {
+            self.first_vcpu.note_pause();
+            // One that is in use has not stopped, and so has nothing to be told.
+            for vcpu in self
+                .other_vcpus
+                .iter()
+                .filter_map(|cell| cell.try_lock().ok())
+            {
+                vcpu.note_pause();
+            }
+        }
+        self.shared.gate.resume();
     }
 
     /// Runs the first vCPU and serves what comes up until something ends the VM.
@@ -393,7 +424,10 @@ impl Vm {
         if let Served::End(outcome) = self.hear_guest(signals, observer) {
             return Ok(Served::End(outcome));
         }
-        self.take_input().map_err(RunError::Wait)?;
+        let is_typed = observer.input_is_typed();
+        if let Served::End(outcome) = self.take_input(is_typed).map_err(RunError::Wait)? {
+            return Ok(Served::End(outcome));
+        }
         self.update_sources()?;
         Ok(Served::Continue)
     }
@@ -440,6 +474,10 @@ impl Vm {
             let served = match message {
                 FromGuest::Snapshot => self.serve_guest_request(signals, observer),
                 FromGuest::Exit { status } => Served::End(Outcome::GuestExit { status }),
+                FromGuest::Repaired { elapsed_us } => {
+                    self.note_repair(Duration::from_micros(elapsed_us), observer);
+                    Served::Continue
+                }
                 FromGuest::Ready { .. } if self.input.is_none() => {
                     self.tell_input_end();
                     Served::Continue
@@ -450,6 +488,17 @@ impl Vm {
                 return served;
             }
         }
+    }
+
+    /// A restored guest has become different from other copies; how long that took is told once.
+    fn note_repair(&mut self, in_guest: Duration, observer: &mut dyn Observer) {
+        let Some(since) = self.unrepaired_since.take() else {
+            return;
+        };
+        let window = self
+            .profile
+            .milestone(crate::restore::OPERATION, "guest_repair", since);
+        observer.copy_repaired(window, in_guest);
     }
 
     /// Tells a guest that listens that its console's input has ended, and how much there was.
@@ -465,8 +514,9 @@ impl Vm {
         }
     }
 
-    /// Takes console input while there is some and the guest's queue has room.
-    fn take_input(&mut self) -> std::io::Result<()> {
+    /// Takes console input while there is some and the guest's queue has room. Of what `is_typed`, some keys
+    /// end the VM.
+    fn take_input(&mut self, is_typed: bool) -> std::io::Result<Served> {
         let mut buffer = [0; 4096];
         while let Some(input) = &self.input {
             let room_bytes = self.shared.input.room_bytes().min(buffer.len());
@@ -478,6 +528,9 @@ impl Vm {
                 InputRead::Data(length) => {
                     self.shared.input.push(&buffer[..length]);
                     self.shared.input_arrived();
+                    if is_typed && self.escape.are_in(&buffer[..length]) {
+                        return Ok(Served::End(Outcome::Escaped));
+                    }
                 }
                 InputRead::Nothing => break,
                 InputRead::End => {
@@ -487,7 +540,7 @@ impl Vm {
                 }
             }
         }
-        Ok(())
+        Ok(Served::Continue)
     }
 
     /// Brings what is waited for up to date with what could be served.

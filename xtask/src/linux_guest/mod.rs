@@ -10,6 +10,7 @@
 //! The kernels come from Debian packages, which are kept unpacked in `~/.cache/nvx/linux-guest` (or below
 //! `XDG_CACHE_HOME`); remove that directory to fetch newer ones. Nothing is installed, and nothing needs root.
 
+mod boot64;
 mod outer;
 mod packages;
 
@@ -167,6 +168,8 @@ struct Kernels {
     cloud_elf: PathBuf,
     /// Its modules, a directory named as its version.
     cloud_modules: PathBuf,
+    /// The same as bzImage without its PVH entry; `None` if this version's cannot be taken out.
+    cloud_boot64: Option<PathBuf>,
     /// Debian's generic kernel as bzImage.
     generic: PathBuf,
     /// A libkrunfw; `None` if it cannot be had.
@@ -189,9 +192,17 @@ impl Kernels {
         };
         let cloud = only_entry(&cloud_package.join("boot"), "vmlinuz-")?;
         let cloud_elf = unpacked(&cloud, packages.directory())?;
+        let cloud_boot64 = match without_pvh(&cloud, packages.directory()) {
+            Ok(kernel) => Some(kernel),
+            Err(error) => {
+                println!("no kernel without a PVH entry, its test is skipped: {error:#}");
+                None
+            }
+        };
         Ok(Self {
             cloud,
             cloud_elf,
+            cloud_boot64,
             cloud_modules: only_entry(&cloud_package.join("lib/modules"), "")?,
             generic: only_entry(&generic_package.join("boot"), "vmlinuz-")?,
             krunfw,
@@ -229,6 +240,22 @@ fn unpacked(kernel: &Path, cache: &Path) -> Result<PathBuf> {
         let staging = cache.join("vmlinux.new");
         let kernel = read_kernel(kernel)?;
         std::fs::write(&staging, kernel.image())
+            .with_context(|| format!("cannot write {}", staging.display()))?;
+        std::fs::rename(&staging, &place)
+            .with_context(|| format!("cannot rename {}", staging.display()))?;
+    }
+    Ok(place)
+}
+
+/// `kernel`, a bzImage, without its PVH entry, written once beside the packages.
+fn without_pvh(kernel: &Path, cache: &Path) -> Result<PathBuf> {
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let place = cache.join(name.replace("vmlinuz", "boot64"));
+    if !place.exists() {
+        let staging = cache.join("boot64.new");
+        let image =
+            std::fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?;
+        std::fs::write(&staging, boot64::without_pvh(&image)?)
             .with_context(|| format!("cannot write {}", staging.display()))?;
         std::fs::rename(&staging, &place)
             .with_context(|| format!("cannot rename {}", staging.display()))?;
@@ -337,6 +364,9 @@ fn pack(place: &Path, kernels: &Kernels, nvx: &Path, tests: &Path, commands: &st
     root.add_host_file("kernels/vmlinuz", data, &kernels.cloud)?;
     root.add_host_file("kernels/vmlinux", data, &kernels.cloud_elf)?;
     root.add_host_file("kernels/vmlinuz-generic", data, &kernels.generic)?;
+    if let Some(boot64) = &kernels.cloud_boot64 {
+        root.add_host_file("kernels/vmlinuz-boot64", data, boot64)?;
+    }
     if let Some(krunfw) = &kernels.krunfw {
         root.add_host_file("kernels/libkrunfw.so", data, krunfw)?;
     }

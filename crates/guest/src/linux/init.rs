@@ -42,8 +42,12 @@ pub(super) enum Event {
     Told(ToGuest),
     /// A process ended.
     Ended { pid: Pid, status: u8 },
-    /// Somebody wants to know of repairs.
-    Client(UnixStream),
+    /// Somebody waits for what becomes of a request for a snapshot.
+    Client {
+        stream: UnixStream,
+        /// The request is its own; else it is to be made here.
+        asks_itself: bool,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +171,8 @@ struct Init<'a> {
     events: Receiver<Event>,
     /// Those who asked for a snapshot that is not decided.
     asking: Clients,
+    /// The monitor was asked by the control line and has not answered.
+    has_asked: bool,
     /// Those whose snapshot was restored, until the copy is repaired.
     restored: Clients,
     on_restore: Option<String>,
@@ -205,6 +211,7 @@ impl<'a> Init<'a> {
             command,
             events,
             asking: Clients::default(),
+            has_asked: false,
             restored: Clients::default(),
             on_restore: config.on_restore,
             restoring: None,
@@ -230,7 +237,10 @@ impl<'a> Init<'a> {
                 Ok(Event::Told(message)) => self.take_message(message),
                 Ok(Event::Ended { pid, status }) if pid == self.command => break status,
                 Ok(Event::Ended { pid, status }) => self.take_end(pid, status),
-                Ok(Event::Client(stream)) => self.ask_for_snapshot(stream),
+                Ok(Event::Client {
+                    stream,
+                    asks_itself,
+                }) => self.take_client(stream, asks_itself),
                 Err(RecvTimeoutError::Timeout) => {
                     self.notice(
                         "the command given by --on-restore takes too long; it is not waited for",
@@ -261,12 +271,13 @@ impl<'a> Init<'a> {
         self.control.send(&FromGuest::Notice { text });
     }
 
-    fn ask_for_snapshot(&mut self, stream: UnixStream) {
-        // One snapshot answers all who ask for it.
-        if self.asking.is_empty() {
-            self.control.send(&FromGuest::Snapshot);
-        }
+    fn take_client(&mut self, stream: UnixStream, asks_itself: bool) {
         self.asking.add(stream);
+        // One snapshot answers all who ask for it.
+        if !asks_itself && !self.has_asked {
+            self.control.send(&FromGuest::Snapshot);
+            self.has_asked = true;
+        }
     }
 
     fn take_message(&mut self, message: ToGuest) {
@@ -286,11 +297,14 @@ impl<'a> Init<'a> {
                     let _ = rustix::process::kill_process_group(self.command, signal);
                 }
             }
-            ToGuest::Snapshot { taken } => self.asking.answer(if taken {
-                SnapshotOutcome::Source
-            } else {
-                SnapshotOutcome::Refused
-            }),
+            ToGuest::Snapshot { taken } => {
+                self.has_asked = false;
+                self.asking.answer(if taken {
+                    SnapshotOutcome::Source
+                } else {
+                    SnapshotOutcome::Refused
+                });
+            }
             ToGuest::InputEnd { bytes } => {
                 if let ConsoleUse::Stream { input, .. } = &self.console_use {
                     input.end_after(bytes);
@@ -306,6 +320,7 @@ impl<'a> Init<'a> {
         clock: Clock,
     ) {
         let begin = Instant::now();
+        self.has_asked = false;
         self.restored.take_over(&mut self.asking);
         match repair::repair(entropy, clock) {
             Ok(()) => {

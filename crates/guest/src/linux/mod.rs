@@ -3,6 +3,7 @@
 mod control;
 mod init;
 mod mounts;
+mod port;
 mod reaper;
 mod relay;
 mod rendezvous;
@@ -11,4 +12,5 @@ mod snapshot;
 mod terminal;
 
 pub use init::{is_init, run_init};
+pub use port::ask_port;
 pub use snapshot::request_snapshot;

@@ -15,6 +15,14 @@ use crate::SnapshotOutcome;
 
 /// Where the init listens. Root's alone, as its directory is.
 const SOCKET: &str = "/.nvx/run/init.sock";
+/// A client's first byte: it asks the monitor itself, and waits for the outcome only.
+const ASKS_ITSELF: u8 = b'p';
+/// A client's first byte: the init is to ask.
+const INIT_ASKS: u8 = b'l';
+/// The init's first answer: the client is among those who wait.
+const NOTED: u8 = b'n';
+/// How long the init waits for a client's first byte.
+const KIND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most clients that wait; more are turned away.
 const MAX_CLIENTS: usize = 64;
 /// How long a client waits for its answer, on the guest's clock, which stands still during a capture:
@@ -42,7 +50,18 @@ impl Clients {
             .name("clients".to_owned())
             .spawn(move || {
                 for stream in listener.incoming().flatten() {
-                    if events.send(Event::Client(stream)).is_err() {
+                    // Said at once by whoever is no fool; nobody else waits long for one who is.
+                    let _ = stream.set_read_timeout(Some(KIND_TIMEOUT));
+                    let mut kind = [0];
+                    if (&stream).read_exact(&mut kind).is_err() {
+                        continue;
+                    }
+                    let asks_itself = kind == [ASKS_ITSELF];
+                    let client = Event::Client {
+                        stream,
+                        asks_itself,
+                    };
+                    if events.send(client).is_err() {
                         return;
                     }
                 }
@@ -50,13 +69,10 @@ impl Clients {
         Ok(())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.streams.is_empty()
-    }
-
-    /// Lets one more wait, as long as there are not too many.
-    pub(super) fn add(&mut self, stream: UnixStream) {
-        if self.streams.len() < MAX_CLIENTS {
+    /// Lets one more wait, as long as there are not too many, and tells it so.
+    pub(super) fn add(&mut self, mut stream: UnixStream) {
+        // One byte fits into any socket; a client that has gone needs none.
+        if self.streams.len() < MAX_CLIENTS && stream.write_all(&[NOTED]).is_ok() {
             self.streams.push(stream);
         }
     }
@@ -75,30 +91,50 @@ impl Clients {
     }
 }
 
-/// Asks the init for a snapshot; none if this guest has another init.
-pub(super) fn ask_init() -> io::Result<Option<SnapshotOutcome>> {
-    let mut stream = match UnixStream::connect(SOCKET) {
-        Ok(stream) => stream,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            return Ok(None);
+/// A client's connection to the init.
+pub(super) struct Waiting {
+    stream: UnixStream,
+}
+
+impl Waiting {
+    /// Waits with the init for what becomes of the next request; none if this guest has another init. Unless the
+    /// client `asks_itself`, the init asks the monitor.
+    pub(super) fn begin(asks_itself: bool) -> io::Result<Option<Self>> {
+        let mut stream = match UnixStream::connect(SOCKET) {
+            Ok(stream) => stream,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let kind = if asks_itself { ASKS_ITSELF } else { INIT_ASKS };
+        stream.write_all(&[kind])?;
+        let mut noted = [0];
+        stream.read_exact(&mut noted)?;
+        if noted != [NOTED] {
+            return Err(io::ErrorKind::InvalidData.into());
         }
-        Err(error) => return Err(error),
-    };
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut answer = [0];
-    stream.read_exact(&mut answer)?;
-    let outcomes = [
-        SnapshotOutcome::Restored,
-        SnapshotOutcome::Refused,
-        SnapshotOutcome::Source,
-    ];
-    let outcome = outcomes
-        .into_iter()
-        .find(|outcome| outcome.exit_code() == answer[0]);
-    Ok(Some(outcome.ok_or(io::ErrorKind::InvalidData)?))
+        Ok(Some(Self { stream }))
+    }
+
+    /// Waits for the outcome.
+    pub(super) fn outcome(mut self) -> io::Result<SnapshotOutcome> {
+        let mut answer = [0];
+        self.stream.read_exact(&mut answer)?;
+        let outcomes = [
+            SnapshotOutcome::Restored,
+            SnapshotOutcome::Refused,
+            SnapshotOutcome::Source,
+        ];
+        outcomes
+            .into_iter()
+            .find(|outcome| outcome.exit_code() == answer[0])
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
 }

@@ -1,7 +1,8 @@
 //! `nvx guest snapshot`.
 //!
-//! The request goes over the control line and not by an I/O port, although the machine has one for it: a
-//! kernel may be built without `ioperm`, and a copy must hear of its repair by the line anyway.
+//! The request is made at the machine's I/O port for it, so that the guest is captured at this very
+//! instruction; where the port cannot be used, over the control line. What became of it comes over the line in
+//! any case: a copy has to hear what to repair itself with.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,7 +12,8 @@ use std::time::Instant;
 use nvx_machine::control_line::{ConsoleMode, FromGuest, ToGuest};
 
 use super::control::for_each_message;
-use super::rendezvous::{ANSWER_TIMEOUT, ask_init};
+use super::port::{self, Asked};
+use super::rendezvous::{ANSWER_TIMEOUT, Waiting};
 use super::{repair, terminal};
 use crate::{SnapshotError, SnapshotOutcome};
 
@@ -26,23 +28,44 @@ const OEM_ID_OFFSET: u64 = 10;
 /// # Errors
 /// The snapshot cannot be asked for, or the copy is not repaired.
 pub fn request_snapshot() -> Result<SnapshotOutcome, SnapshotError> {
-    match ask_init() {
-        Ok(Some(outcome)) => return Ok(outcome),
-        Ok(None) => {}
-        Err(error) if is_timeout(&error) => {
-            return Err(SnapshotError::NoAnswer {
-                seconds: ANSWER_TIMEOUT.as_secs(),
-            });
-        }
-        Err(error) => return Err(SnapshotError::Line(error)),
+    let is_guest_of_nvx = is_guest_of_nvx();
+    let by_port = matches!(is_guest_of_nvx, Ok(true));
+    if let Some(waiting) = Waiting::begin(by_port).map_err(no_answer)? {
+        return ask_beside_init(waiting, by_port);
     }
     // A host's second serial port may lead anywhere.
-    if !is_guest_of_nvx().map_err(SnapshotError::NoGuest)? {
+    if !is_guest_of_nvx.map_err(SnapshotError::NoGuest)? {
         return Err(SnapshotError::NoGuest(io::ErrorKind::NotFound.into()));
     }
     let line = terminal::open(terminal::CONTROL).map_err(SnapshotError::Line)?;
     terminal::make_raw(&line).map_err(SnapshotError::Line)?;
     ask_monitor(&line)
+}
+
+/// Where the guest's init is ours: it has the line, and hears the answer.
+fn ask_beside_init(mut waiting: Waiting, by_port: bool) -> Result<SnapshotOutcome, SnapshotError> {
+    if by_port {
+        match port::ask() {
+            Asked::Decided(outcome) => return Ok(outcome),
+            Asked::Undecided => {}
+            Asked::Not => {
+                waiting = Waiting::begin(false)
+                    .map_err(no_answer)?
+                    .ok_or(SnapshotError::Line(io::ErrorKind::ConnectionRefused.into()))?;
+            }
+        }
+    }
+    waiting.outcome().map_err(no_answer)
+}
+
+fn no_answer(error: io::Error) -> SnapshotError {
+    if is_timeout(&error) {
+        SnapshotError::NoAnswer {
+            seconds: ANSWER_TIMEOUT.as_secs(),
+        }
+    } else {
+        SnapshotError::Line(error)
+    }
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -78,11 +101,20 @@ fn ask_monitor(line: &File) -> Result<SnapshotOutcome, SnapshotError> {
             }
         })
         .map_err(SnapshotError::Line)?;
-    let mode = ConsoleMode::Stream;
-    for message in [FromGuest::Ready { mode }, FromGuest::Snapshot] {
+    let send = |message: FromGuest| {
         let mut line = line;
         line.write_all(message.to_string().as_bytes())
-            .map_err(SnapshotError::Line)?;
+            .map_err(SnapshotError::Line)
+    };
+    send(FromGuest::Ready {
+        mode: ConsoleMode::Stream,
+    })?;
+    // The monitor must know that there is a listener when the request comes.
+    terminal::drain(line);
+    match port::ask() {
+        Asked::Decided(outcome) => return Ok(outcome),
+        Asked::Undecided => {}
+        Asked::Not => send(FromGuest::Snapshot)?,
     }
     match outcome.recv_timeout(ANSWER_TIMEOUT) {
         Ok(outcome) => outcome,

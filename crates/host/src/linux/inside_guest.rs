@@ -1,8 +1,8 @@
 //! What `nvx` asks of the kernel when it runs inside a guest, beyond what libraries wrap.
 #![expect(
     unsafe_code,
-    reason = "the random generator's and the network's ioctls, and what a child does before it \
-              runs its program have no safe wrapper in the libraries in use"
+    reason = "the random generator's and the network's ioctls, I/O ports, and what a child does before \
+              it runs its program have no safe wrapper in the libraries in use"
 )]
 
 use std::fs::File;
@@ -39,6 +39,32 @@ pub fn reseed_random_generator(bytes: &[u8]) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Writes `value` to I/O port `port`, calls `written`, and reads the port. A processor or hypervisor that refuses
+/// ports to programs whatever the kernel says ends the process by SIGSEGV, before or after `written`: to be called
+/// in a process that does nothing else.
+///
+/// # Errors
+/// The kernel does not give this process the port (`CAP_SYS_RAWIO`, `CONFIG_X86_IOPL_IOPERM`, lockdown).
+pub fn ask_port(port: u16, value: u8, written: impl FnOnce()) -> io::Result<u8> {
+    // SAFETY: the call changes which ports this thread may use, and no memory.
+    if unsafe { libc::ioperm(port.into(), 1, 1) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: neither memory nor flags are touched; the thread may use the port.
+    unsafe {
+        std::arch::asm!("out dx, al", in("dx") port, in("al") value,
+            options(nomem, nostack, preserves_flags));
+    }
+    written();
+    let answer: u8;
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("in al, dx", in("dx") port, out("al") answer,
+            options(nomem, nostack, preserves_flags));
+    }
+    Ok(answer)
 }
 
 /// Makes `command` the leader of a session of its own. With `terminal`, its standard input becomes the

@@ -144,6 +144,11 @@ impl Vcpu for KvmVcpu {
         self.area.set_immediate_exit(false);
     }
 
+    fn note_pause(&self) {
+        // Refused where the guest has no kvmclock: then it has no place to look for it either.
+        let _ = self.fd.kvmclock_ctrl();
+    }
+
     fn save(&mut self) -> Result<VcpuState, StateError> {
         state_table::save(self)
     }

@@ -53,7 +53,11 @@ pub struct GuestPackArgs {
 2   it cannot be asked for here\n\nExample (in a guest of nvx run --snapshot ./snap):\n  \
 nvx guest snapshot && echo restored"
 )]
-pub struct GuestSnapshotArgs {}
+pub struct GuestSnapshotArgs {
+    /// Be the process that asks at the I/O port and nothing else
+    #[arg(long, hide = true)]
+    pub ask_port: bool,
+}
 
 /// Inside a guest: answer nvx bench, which measures it, on standard input and output
 #[derive(Debug, Args)]

@@ -15,6 +15,9 @@ pub fn run(args: GuestArgs) -> Result<ExitCode, Failure> {
     match args.command {
         GuestCommand::Export(args) => export(&args.file).map_err(Failure::input)?,
         GuestCommand::Pack(args) => pack(args).map_err(Failure::input)?,
+        GuestCommand::Snapshot(args) if args.ask_port => {
+            return Ok(ExitCode::from(nvx_guest::ask_port()));
+        }
         GuestCommand::Snapshot(_) => {
             let outcome = nvx_guest::request_snapshot().map_err(Failure::input)?;
             return Ok(ExitCode::from(outcome.exit_code()));

@@ -3,6 +3,7 @@
 
 use crate::exit::ExitCode;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nvx_host::{ConsoleInput, ConsoleOutput, ControlListener, Directory, TerminationSignals};
@@ -16,7 +17,7 @@ use nvx_vmm::{
 
 use super::guest_terminal::GuestTerminal;
 use crate::cli::CaptureArgs;
-use crate::exit::{Failure, GUEST_RESET, STOPPED};
+use crate::exit::{ESCAPED, Failure, GUEST_RESET, STOPPED};
 use crate::output;
 
 /// Takes the signals over, makes the VM by `make`, runs it, and tells how it ended.
@@ -61,6 +62,10 @@ where
         Outcome::Stopped => {
             output::message("stopped by a control client");
             ExitCode::from(STOPPED)
+        }
+        Outcome::Escaped => {
+            output::message("ended from the keyboard");
+            ExitCode::from(ESCAPED)
         }
     })
 }
@@ -162,6 +167,18 @@ impl Observer for Messages {
         self.say(&format!(
             "{}; the guest goes on",
             captured_message(captured)
+        ));
+    }
+
+    fn input_is_typed(&self) -> bool {
+        self.terminal.as_ref().is_some_and(GuestTerminal::is_raw)
+    }
+
+    fn copy_repaired(&mut self, window: Duration, in_guest: Duration) {
+        self.say(&format!(
+            "the copy has a clock and random numbers of its own, {:.3} ms after it went on ({:.3} ms of them its own work)",
+            window.as_secs_f64() * 1e3,
+            in_guest.as_secs_f64() * 1e3,
         ));
     }
 

@@ -5,6 +5,8 @@ use crate::support::{Process, nvx};
 
 /// What a guest that asks for a reset ends with (doc/exit-codes.md).
 const GUEST_RESET: i32 = 123;
+/// What a guest ends with that cannot go on (doc/exit-codes.md).
+const CRASHED: i32 = 125;
 
 #[test]
 fn the_commands_status_is_the_processes_own() {
@@ -70,6 +72,20 @@ fn a_power_off_a_reboot_and_a_panic_end_the_process() {
     linux
         .run("echo c > /proc/sysrq-trigger")
         .expect_code(GUEST_RESET);
+}
+
+/// By the keyboard controller, by ACPI, and by a triple fault, which no guest survives and nvx takes for a crash.
+#[test]
+fn each_way_of_rebooting_ends_the_process() {
+    let Some(mut linux) = Linux::begin("boot::reboots", KernelFile::Cloud) else {
+        return;
+    };
+    for (way, code) in [("k", GUEST_RESET), ("a", GUEST_RESET), ("t", CRASHED)] {
+        let command_line = format!("console=ttyS0 quiet loglevel=3 panic=-1 reboot={way}");
+        linux.options = vec!["--cmdline".to_owned(), command_line];
+        let done = linux.run("reboot -f; sleep 100");
+        assert_eq!(done.status.code(), Some(code), "reboot={way}: {done:?}");
+    }
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub const SHELL: &str = "echo GUEST-READY; \
 /// What [`SHELL`] says at first.
 pub const READY: &str = "GUEST-READY";
 
+/// What a kernel says of processors that hang and of clocks that cannot be trusted.
+const STALLS: &str = "stall|soft lockup|hung_task|clocksource.*unstable|hrtimer: interrupt took";
+
 /// Kernels that the lane has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelFile {
@@ -21,6 +24,8 @@ pub enum KernelFile {
     Cloud,
     /// The same, unpacked to its ELF file.
     CloudElf,
+    /// The bzImage without its PVH entry.
+    CloudBoot64,
     /// Debian's generic kernel, a bzImage.
     Generic,
     /// The small kernel in a libkrunfw.
@@ -33,6 +38,7 @@ impl KernelFile {
         directory.join(match self {
             Self::Cloud => "vmlinuz",
             Self::CloudElf => "vmlinux",
+            Self::CloudBoot64 => "vmlinuz-boot64",
             Self::Generic => "vmlinuz-generic",
             Self::Krunfw => "libkrunfw.so",
         })
@@ -44,6 +50,8 @@ pub struct Linux {
     pub kernel: KernelFile,
     pub vcpus: u8,
     pub memory_mib: u32,
+    /// Root file system, a directory or an archive.
+    pub root: PathBuf,
     /// Arguments of `nvx run` about the guest's contents, such as `--module`.
     pub contents: Vec<String>,
     /// Further arguments of `nvx run`.
@@ -65,6 +73,7 @@ impl Linux {
             kernel,
             vcpus: 1,
             memory_mib: 192,
+            root: directory.path().join("root"),
             contents: Vec::new(),
             options: Vec::new(),
             directory,
@@ -79,7 +88,6 @@ impl Linux {
     /// `nvx run` of this guest with `script` for its shell.
     pub fn command(&self, script: &str) -> Vec<OsString> {
         let kernel = self.kernel.path();
-        let root = self.path("root");
         let memory = format!("{}M", self.memory_mib);
         let vcpus = self.vcpus.to_string();
         let words = [
@@ -87,7 +95,7 @@ impl Linux {
             "--kernel",
             text(&kernel),
             "--root",
-            text(&root),
+            text(&self.root),
             "--memory",
             &memory,
             "--vcpus",
@@ -152,6 +160,13 @@ impl Shell {
         assert_eq!(done, "GUEST-DONE 0", "{command}");
     }
 
+    /// A control run: how often the kernel complained of processors that hang or clocks that drift.
+    pub fn stalls(&mut self) -> u32 {
+        self.ask(&format!("dmesg | grep -c -E '{STALLS}' || true"))
+            .parse()
+            .unwrap()
+    }
+
     /// Ends the guest with this status.
     pub fn exit(mut self, status: i32) -> Finished {
         self.0.send(&format!("exit {status}\n"));
@@ -193,6 +208,7 @@ fn make_root(root: &Path) {
         "readlink",
         "reboot",
         "seq",
+        "stat",
         "sha256sum",
         "sleep",
         "sort",

@@ -36,7 +36,11 @@ fn an_elf_file_boots() {
 }
 
 #[test]
-#[ignore = "long: the generic kernel takes long to unpack and to boot in the emulated machine"]
+fn a_bzimage_without_a_pvh_entry_boots_by_the_64_bit_protocol() {
+    boots("kernels::boot64", KernelFile::CloudBoot64, "cloud-amd64");
+}
+
+#[test]
 fn a_bzimage_with_an_xz_payload_boots() {
     boots("kernels::generic", KernelFile::Generic, "-amd64");
 }

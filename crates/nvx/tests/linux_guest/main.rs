@@ -15,10 +15,14 @@
 mod support;
 
 mod boot;
+mod busy;
+mod contents;
 mod copies;
+mod cpu;
 mod guest;
 mod kernels;
 mod speed;
+mod terminal;
 
 /// The probe guest's life: what other machines' KVM may only emulate in part is complete here.
 #[path = "../suites/lifecycle.rs"]
