@@ -42,7 +42,12 @@ const LONG_LIMIT: Duration = Duration::from_secs(90 * 60);
 /// How often the outer machine is started before its crashes break the lane.
 const ATTEMPTS: u32 = 3;
 /// Directories of the kernel's modules that guests are given, below `kernel`.
-const MODULE_DIRECTORIES: [&str; 3] = ["drivers/virtio", "drivers/char/hw_random", "drivers/net"];
+const MODULE_DIRECTORIES: [&str; 4] = [
+    "drivers/virtio",
+    "drivers/char/hw_random",
+    "drivers/net",
+    "net/core",
+];
 
 /// What to run.
 pub struct Options {
