@@ -19,6 +19,7 @@ mod generation_id;
 #[cfg(test)]
 mod goldens;
 mod interrupt;
+mod irq_chip;
 pub mod numbers;
 mod platform;
 mod ports;
@@ -33,6 +34,10 @@ pub use console::{ConsoleIo, PortConsole};
 pub use device::{Device, Effect, MmioDevice, PortDevice, RestoreError, SavedUnit};
 pub use generation_id::{GENERATION_ID_BYTES, GenerationId};
 pub use interrupt::{InterruptLine, UnconnectedLine};
+pub use irq_chip::{
+    ApicMessage, DeliveryMode, IOAPIC_ADDRESS, IOAPIC_WINDOW_BYTES, IRQ_LINES, InterruptChip,
+    InterruptChipState, Ioapic, Pics, Pit,
+};
 pub use platform::{Platform, PlatformWiring};
 pub use ports::Ports;
 pub use power::PowerControl;
