@@ -128,6 +128,21 @@ pub enum RestoreError {
     },
 }
 
+impl RestoreError {
+    /// The device that refuses; `None` if there is none.
+    #[must_use]
+    pub fn device(&self) -> Option<&'static str> {
+        match self {
+            Self::UnknownDevice { .. } => None,
+            Self::UnknownKind { name, .. }
+            | Self::UnknownVersion { name, .. }
+            | Self::TooLarge { name, .. }
+            | Self::Decode { name, .. }
+            | Self::Field { name, .. } => Some(name),
+        }
+    }
+}
+
 /// Kind, version and bound of one device's saved state.
 pub(crate) struct UnitFormat {
     pub(crate) name: &'static str,

@@ -4,10 +4,11 @@ use std::ffi::c_void;
 use std::slice;
 
 use windows_sys::Win32::System::Hypervisor::{
-    WHV_CAPABILITY_CODE, WHV_MAP_GPA_RANGE_FLAGS, WHV_PARTITION_HANDLE,
+    WHV_CAPABILITY_CODE, WHV_INTERRUPT_CONTROL, WHV_MAP_GPA_RANGE_FLAGS, WHV_PARTITION_HANDLE,
     WHV_PARTITION_PROPERTY_CODE, WHV_REGISTER_NAME, WHV_REGISTER_VALUE, WHV_RUN_VP_EXIT_CONTEXT,
-    WHvCapabilityCodeFeatures, WHvCapabilityCodeHypervisorPresent,
-    WHvCapabilityCodeProcessorClockFrequency,
+    WHV_TRANSLATE_GVA_FLAGS, WHV_TRANSLATE_GVA_RESULT, WHvCapabilityCodeFeatures,
+    WHvCapabilityCodeHypervisorPresent, WHvCapabilityCodeProcessorClockFrequency,
+    WHvTranslateGvaResultGpaUnmapped, WHvTranslateGvaResultSuccess,
 };
 use windows_sys::core::HRESULT;
 
@@ -226,6 +227,65 @@ pub unsafe extern "system" fn WHvSetVirtualProcessorRegisters(
     let vcpu = partition::find(CALL, handle).vcpu(CALL, index);
     for (name, value) in names.iter().zip(values) {
         vcpu.set(*name, value);
+    }
+    OK
+}
+
+// SAFETY: see WHvGetCapability.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn WHvRequestInterrupt(
+    handle: WHV_PARTITION_HANDLE,
+    interrupt: *const WHV_INTERRUPT_CONTROL,
+    size: u32,
+) -> HRESULT {
+    const CALL: &str = "WHvRequestInterrupt";
+    if size as usize != size_of::<WHV_INTERRUPT_CONTROL>() {
+        refuse(CALL, &format!("a structure of {size} bytes"));
+    }
+    // SAFETY: the caller's structure has the size that it says.
+    let control = unsafe { interrupt.read() };
+    // The type (fixed or lowest priority), the destination mode (physical), the trigger mode.
+    let is_level = match control._bitfield {
+        0 | 1 => false,
+        0x1000 | 0x1001 => true,
+        other => refuse(CALL, &format!("type and modes {other:#x}")),
+    };
+    let Ok(vector) = u8::try_from(control.Vector) else {
+        refuse(CALL, &format!("vector {:#x}", control.Vector));
+    };
+    partition::find(CALL, handle).request_interrupt(control.Destination, vector, is_level);
+    OK
+}
+
+// SAFETY: see WHvGetCapability.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn WHvTranslateGva(
+    handle: WHV_PARTITION_HANDLE,
+    index: u32,
+    linear: u64,
+    flags: WHV_TRANSLATE_GVA_FLAGS,
+    result: *mut WHV_TRANSLATE_GVA_RESULT,
+    physical: *mut u64,
+) -> HRESULT {
+    const CALL: &str = "WHvTranslateGva";
+    let partition = partition::find(CALL, handle);
+    partition.vcpu(CALL, index);
+    // For reading or for writing, and the page tables' bits are set.
+    if !matches!(flags, 0x11 | 0x12) {
+        refuse(CALL, &format!("flags {flags:#x}"));
+    }
+    // Guests here have no paging.
+    let code = match partition.is_mapped(linear) {
+        true => WHvTranslateGvaResultSuccess,
+        false => WHvTranslateGvaResultGpaUnmapped,
+    };
+    // SAFETY: the caller's pointers are to a structure and a number.
+    unsafe {
+        result.write(WHV_TRANSLATE_GVA_RESULT {
+            ResultCode: code,
+            Reserved: 0,
+        });
+        physical.write(linear);
     }
     OK
 }

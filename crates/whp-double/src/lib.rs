@@ -6,7 +6,8 @@
 //! structure of the wrong size end the process with a line that says so. So it proves that the back end
 //! keeps to the interface as documented, not that Windows does.
 //!
-//! What it has not: interrupts, MSR and CPUID exits, accesses to devices' memory.
+//! Interrupts reach 32-bit guests through their own tables, from a local APIC with a timer. What it has
+//! not: messages between local APICs, logical destinations, other modes of the processor, paging.
 #![cfg(windows)]
 #![allow(
     non_snake_case,
@@ -22,7 +23,10 @@
     reason = "each export's contract is Microsoft's documentation"
 )]
 
+mod apic;
+mod exit;
 mod exports;
+mod instructions;
 mod partition;
 mod registers;
 mod vcpu;

@@ -43,6 +43,7 @@ pub struct Partition {
 struct Configuration {
     processor_count: Option<u32>,
     has_apic: bool,
+    has_exits: bool,
     is_set_up: bool,
     ranges: Vec<Range>,
 }
@@ -99,8 +100,8 @@ impl Partition {
             {
                 configuration.has_apic = true;
             }
-            // MSR exits; there are none, so that nothing comes of it.
-            (WHvPartitionPropertyCodeExtendedVmExits, 8, 0b10) => {}
+            // CPUID and MSRs that the hypervisor does not know; the double always reports them.
+            (WHvPartitionPropertyCodeExtendedVmExits, 8, 0b11) => configuration.has_exits = true,
             _ => refuse(CALL, &format!("property {code:#x} = {bytes:02x?}")),
         }
     }
@@ -138,8 +139,11 @@ impl Partition {
     pub fn create_vcpu(&self, index: u32) {
         const CALL: &str = "WHvCreateVirtualProcessor";
         let configuration = lock(&self.configuration);
-        if !configuration.is_set_up || !configuration.has_apic {
-            refuse(CALL, "before WHvSetupPartition, or without a local APIC");
+        if !configuration.is_set_up || !configuration.has_apic || !configuration.has_exits {
+            refuse(
+                CALL,
+                "before WHvSetupPartition, without a local APIC, or without exits for CPUID and MSRs",
+            );
         }
         if Some(index) >= configuration.processor_count {
             refuse(CALL, &format!("index {index}"));
@@ -167,6 +171,24 @@ impl Partition {
             Some(vcpu) => Arc::clone(vcpu),
             None => refuse(call, &format!("no vCPU {index}")),
         }
+    }
+
+    /// Gives an interrupt to the local APIC with the id `destination`, or to all.
+    pub fn request_interrupt(&self, destination: u32, vector: u8, is_level: bool) {
+        const BROADCAST: u32 = 0xff;
+        for (index, vcpu) in lock(&self.vcpus).iter() {
+            if destination == *index || destination == BROADCAST {
+                vcpu.request_interrupt(vector, is_level);
+            }
+        }
+    }
+
+    /// Whether the page of guest memory that `address` is in is mapped.
+    pub fn is_mapped(&self, address: u64) -> bool {
+        lock(&self.configuration)
+            .ranges
+            .iter()
+            .any(|range| address.wrapping_sub(range.guest) < range.size_bytes)
     }
 
     /// The pages of a mapped range that were written since it was mapped (the real one: since the last

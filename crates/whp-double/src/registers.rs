@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use nvx_hypervisor::{Registers, Segment, SystemRegisters, TableRegister};
 use windows_sys::Win32::System::Hypervisor::*;
 
-use crate::refuse;
+use crate::{exit, refuse};
 
 /// Registers that the software CPU does not have: they keep what was written to them.
-const KEPT: [WHV_REGISTER_NAME; 22] = [
+const KEPT: [WHV_REGISTER_NAME; 24] = [
     WHvX64RegisterXCr0,
     WHvX64RegisterDr0,
     WHvX64RegisterDr1,
@@ -31,6 +31,22 @@ const KEPT: [WHV_REGISTER_NAME; 22] = [
     WHvRegisterInterruptState,
     WHvRegisterInternalActivityState,
     WHvX64RegisterApicBase,
+    WHvRegisterPendingEvent,
+    WHvX64RegisterDeliverabilityNotifications,
+];
+
+/// MSRs that the hypervisor keeps by itself.
+const MSRS: [(u32, WHV_REGISTER_NAME); 10] = [
+    (0x174, WHvX64RegisterSysenterCs),
+    (0x175, WHvX64RegisterSysenterEsp),
+    (0x176, WHvX64RegisterSysenterEip),
+    (0x277, WHvX64RegisterPat),
+    (0x2ff, WHvX64RegisterMsrMtrrDefType),
+    (0xc000_0081, WHvX64RegisterStar),
+    (0xc000_0082, WHvX64RegisterLstar),
+    (0xc000_0083, WHvX64RegisterCstar),
+    (0xc000_0084, WHvX64RegisterSfmask),
+    (0xc000_0102, WHvX64RegisterKernelGsBase),
 ];
 
 /// All registers but the time-stamp counter.
@@ -55,6 +71,17 @@ impl RegisterFile {
             system,
             kept,
         }
+    }
+
+    /// A register that only keeps what is written to it.
+    pub fn kept(&mut self, name: WHV_REGISTER_NAME) -> &mut u64 {
+        self.kept.entry(name).or_default()
+    }
+
+    /// An MSR that the hypervisor keeps by itself.
+    pub fn msr(&mut self, index: u32) -> Option<&mut u64> {
+        let (_, name) = MSRS.iter().find(|(known, _)| *known == index)?;
+        self.kept.get_mut(name)
     }
 
     pub fn get(&mut self, name: WHV_REGISTER_NAME) -> WHV_REGISTER_VALUE {
@@ -168,13 +195,6 @@ impl RegisterFile {
 
 fn of_segment(segment: &Segment) -> WHV_REGISTER_VALUE {
     WHV_REGISTER_VALUE {
-        Segment: WHV_X64_SEGMENT_REGISTER {
-            Base: segment.base,
-            Limit: segment.limit,
-            Selector: segment.selector as u16,
-            Anonymous: WHV_X64_SEGMENT_REGISTER_0 {
-                Attributes: segment.access as u16,
-            },
-        },
+        Segment: exit::of_segment(segment),
     }
 }

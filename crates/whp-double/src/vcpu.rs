@@ -1,22 +1,36 @@
 //! A virtual processor: a register file, and the software CPU that works on it.
+//!
+//! A run alternates between the software CPU, which ends at what it cannot do and whenever an interrupt
+//! is asked for, and what a hypervisor does between two instructions of a guest: the local APIC, events,
+//! interrupts ([`State::meet_events`]), and the instructions of [`crate::instructions`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use nvx_hypervisor::{StopHandle, Vcpu, VcpuExit, VcpuState};
+use nvx_hypervisor::{RunState, StopHandle, Vcpu, VcpuExit, VcpuState};
 use nvx_memory::{GuestAddress, GuestMemory};
 use windows_sys::Win32::System::Hypervisor::*;
 
+use crate::apic::{self, Apic, Stored};
+use crate::exit::Met;
+use crate::instructions::{self, Done, INTERRUPT_FLAG};
 use crate::refuse;
 use crate::registers::RegisterFile;
 
+const RUN: &str = "WHvRunVirtualProcessor";
 /// Length of an XSAVE area in the standard form with nothing but x87 and SSE state.
 const XSAVE_BYTES: usize = 576;
-/// Length of a local APIC's register page as WHP gives it.
-const APIC_BYTES: usize = 4096;
-/// `WHV_X64_IO_PORT_ACCESS_INFO`.
-const PORT_IS_WRITE: u32 = 1;
-const PORT_SIZE_SHIFT: u32 = 1;
+/// `WHV_INTERNAL_ACTIVITY_REGISTER`; bit 0: waits for INIT.
+const IS_HALTED: u64 = 1 << 1;
+/// `WHV_X64_PENDING_INTERRUPTION_REGISTER` and `WHV_X64_PENDING_EVENT`.
+const IS_PENDING: u64 = 1;
+const INTERRUPTION_HAS_ERROR_CODE: u64 = 1 << 4;
+const EVENT_HAS_ERROR_CODE: u64 = 1 << 8;
+/// `WHV_X64_DELIVERABILITY_NOTIFICATIONS_REGISTER`.
+const NOTIFY_INTERRUPT: u64 = 1 << 1;
+/// Names of the local APIC's registers.
+const APIC_NAMES: std::ops::Range<i32> = 0x3002..0x3040;
 
 /// A virtual processor.
 pub struct VirtualProcessor {
@@ -24,29 +38,18 @@ pub struct VirtualProcessor {
     stop: Arc<dyn StopHandle>,
     /// A cancel ends the run on the way, or else the next one.
     canceled: AtomicBool,
-    cancel: Condvar,
-    cancel_lock: Mutex<()>,
+    /// Vectors that the monitor has asked for, with whether they are level-triggered.
+    requests: Mutex<Vec<(u8, bool)>>,
+    /// Something of these has changed.
+    changed: Condvar,
 }
 
-struct State {
+pub struct State {
     cpu: Box<dyn Vcpu>,
-    memory: Arc<GuestMemory>,
-    registers: RegisterFile,
+    pub memory: Arc<GuestMemory>,
+    pub registers: RegisterFile,
     xsave: Vec<u8>,
-    apic: Vec<u8>,
-}
-
-/// What an exit is reported by, without the pieces that it borrows.
-enum Met {
-    Port {
-        port: u16,
-        width: u8,
-        is_write: bool,
-    },
-    Load(GuestAddress),
-    Halt,
-    Cancel,
-    Refused(String),
+    apic: Apic,
 }
 
 impl VirtualProcessor {
@@ -62,40 +65,53 @@ impl VirtualProcessor {
                 memory,
                 registers: RegisterFile::new(index, general, system),
                 xsave: vec![0; XSAVE_BYTES],
-                apic: vec![0; APIC_BYTES],
+                apic: Apic::new(index),
             }),
             canceled: AtomicBool::new(false),
-            cancel: Condvar::new(),
-            cancel_lock: Mutex::new(()),
+            requests: Mutex::default(),
+            changed: Condvar::new(),
         }
     }
 
     /// The state, which nobody may use while the vCPU runs.
     fn state(&self, call: &str) -> MutexGuard<'_, State> {
-        match self.state.try_lock() {
-            Ok(state) => state,
-            Err(_) => refuse(call, "the vCPU runs"),
+        let Ok(mut state) = self.state.try_lock() else {
+            refuse(call, "the vCPU runs");
+        };
+        for (vector, is_level) in std::mem::take(&mut *self.requests()) {
+            state.apic.request(vector, is_level);
         }
+        // An end that no run has seen belongs to what is saved.
+        state.apic.look_at_timer();
+        state
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Vec<(u8, bool)>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn cancel(&self) {
-        let _guard = self
-            .cancel_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _requests = self.requests();
         self.canceled.store(true, Ordering::SeqCst);
         self.stop.request_stop();
-        self.cancel.notify_all();
+        self.changed.notify_all();
+    }
+
+    pub fn request_interrupt(&self, vector: u8, is_level: bool) {
+        let mut requests = self.requests();
+        requests.push((vector, is_level));
+        self.stop.request_stop();
+        self.changed.notify_all();
     }
 
     pub fn get(&self, name: WHV_REGISTER_NAME) -> WHV_REGISTER_VALUE {
         let mut state = self.state("WHvGetVirtualProcessorRegisters");
-        match name {
-            WHvX64RegisterTsc => WHV_REGISTER_VALUE {
-                Reg64: state.soft_state().msrs.first().map_or(0, |msr| msr.value),
-            },
-            _ => state.registers.get(name),
-        }
+        let number = match name {
+            WHvX64RegisterTsc => state.soft_state().msrs.first().map_or(0, |msr| msr.value),
+            _ if APIC_NAMES.contains(&name) => state.apic.named((name - 0x3000).cast_unsigned()),
+            _ => return state.registers.get(name),
+        };
+        WHV_REGISTER_VALUE { Reg64: number }
     }
 
     pub fn set(&self, name: WHV_REGISTER_NAME, value: &WHV_REGISTER_VALUE) {
@@ -108,9 +124,7 @@ impl VirtualProcessor {
             // SAFETY: every bit pattern is a number.
             msr.value = unsafe { value.Reg64 };
         }
-        if let Err(error) = state.cpu.restore(&soft) {
-            refuse("WHvSetVirtualProcessorRegisters", &error.to_string());
-        }
+        state.restore(&soft);
     }
 
     pub fn xsave(&self) -> Vec<u8> {
@@ -118,68 +132,112 @@ impl VirtualProcessor {
     }
 
     pub fn set_xsave(&self, bytes: &[u8]) {
-        let call = "WHvSetVirtualProcessorXsaveState";
-        set_area(call, &mut self.state(call).xsave, bytes);
+        const CALL: &str = "WHvSetVirtualProcessorXsaveState";
+        let mut state = self.state(CALL);
+        if bytes.len() != XSAVE_BYTES {
+            refuse(CALL, &format!("{} bytes of XSAVE area", bytes.len()));
+        }
+        state.xsave.copy_from_slice(bytes);
     }
 
     pub fn apic(&self) -> Vec<u8> {
-        let call = "WHvGetVirtualProcessorInterruptControllerState2";
-        self.state(call).apic.clone()
+        self.state("WHvGetVirtualProcessorInterruptControllerState2")
+            .apic
+            .save()
     }
 
     pub fn set_apic(&self, bytes: &[u8]) {
-        let call = "WHvSetVirtualProcessorInterruptControllerState2";
-        set_area(call, &mut self.state(call).apic, bytes);
+        const CALL: &str = "WHvSetVirtualProcessorInterruptControllerState2";
+        self.state(CALL).apic.restore(CALL, bytes);
     }
 
     pub fn run(&self) -> WHV_RUN_VP_EXIT_CONTEXT {
-        let mut state = self.state("WHvRunVirtualProcessor");
-        state.load();
-        let met = state.meet();
-        if let Met::Halt = met {
-            // With a local APIC the hypervisor keeps a halted vCPU; here nothing ever wakes it.
-            self.wait_for_cancel();
-        }
-        if let Met::Halt | Met::Cancel = met {
-            self.canceled.store(false, Ordering::SeqCst);
+        let mut state = self.state(RUN);
+        let met = loop {
+            // A stop that comes from here on is seen by the next look at what it is for.
             state.cpu.clear_stop();
-        }
-        state.store();
+            if self.canceled.swap(false, Ordering::SeqCst) {
+                break Met::Cancel;
+            }
+            for (vector, is_level) in std::mem::take(&mut *self.requests()) {
+                state.apic.request(vector, is_level);
+            }
+            state.apic.look_at_timer();
+            if let Some(met) = state.meet_events() {
+                break met;
+            }
+            if *state.activity() != 0 {
+                self.wait(state.apic.timer_end());
+                continue;
+            }
+            if let Some(met) = self.execute(&mut state) {
+                break met;
+            }
+        };
         state.context(met)
     }
 
-    fn wait_for_cancel(&self) {
-        let mut guard = self
-            .cancel_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        while !self.canceled.load(Ordering::SeqCst) {
-            guard = self
-                .cancel
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
+    /// Waits for a cancel, an interrupt or the timer's end.
+    fn wait(&self, until: Option<Instant>) {
+        let mut requests = self.requests();
+        while requests.is_empty() && !self.canceled.load(Ordering::SeqCst) {
+            let left = until.map_or(Duration::from_secs(3600), |end| {
+                end.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return;
+            }
+            requests = self
+                .changed
+                .wait_timeout(requests, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
-}
 
-fn set_area(call: &str, area: &mut Vec<u8>, bytes: &[u8]) {
-    if bytes.len() != area.len() {
-        refuse(
-            call,
-            &format!("{} bytes instead of {}", bytes.len(), area.len()),
-        );
+    /// Has the software CPU work until it meets something, or an interrupt is to be looked for.
+    fn execute(&self, state: &mut State) -> Option<Met> {
+        let Some(end) = state.apic.timer_end() else {
+            return state.execute();
+        };
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut requests = self.requests();
+                while !is_over.load(Ordering::SeqCst) {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        self.stop.request_stop();
+                        return;
+                    }
+                    requests = self
+                        .changed
+                        .wait_timeout(requests, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
+                }
+            });
+            let met = state.execute();
+            let _requests = self.requests();
+            is_over.store(true, Ordering::SeqCst);
+            self.changed.notify_all();
+            met
+        })
     }
-    area.copy_from_slice(bytes);
 }
 
 impl State {
+    fn activity(&mut self) -> &mut u64 {
+        self.registers.kept(WHvRegisterInternalActivityState)
+    }
+
     /// Gives the software CPU the registers; what it has not finished is the back end's business.
     fn load(&mut self) {
         let RegisterFile {
             general, system, ..
         } = &self.registers;
         if let Err(error) = self.cpu.set_registers(general, system) {
-            refuse("WHvRunVirtualProcessor", &error.to_string());
+            refuse(RUN, &error.to_string());
         }
     }
 
@@ -189,7 +247,7 @@ impl State {
                 self.registers.general = general;
                 self.registers.system = system;
             }
-            Err(error) => refuse("WHvRunVirtualProcessor", &error.to_string()),
+            Err(error) => refuse(RUN, &error.to_string()),
         }
     }
 
@@ -201,92 +259,189 @@ impl State {
         }
     }
 
-    fn meet(&mut self) -> Met {
-        let exit = match self.cpu.run() {
-            Ok(exit) => exit,
-            Err(error) => refuse("WHvRunVirtualProcessor", &error.to_string()),
-        };
-        match exit {
-            VcpuExit::PortRead { port, width, .. } => Met::Port {
-                port,
-                width,
-                is_write: false,
-            },
-            VcpuExit::PortWrite { port, width, .. } => Met::Port {
-                port,
-                width,
-                is_write: true,
-            },
-            VcpuExit::MmioRead { address, .. } => Met::Load(address),
-            VcpuExit::Halted => Met::Halt,
-            VcpuExit::Canceled => Met::Cancel,
-            VcpuExit::Unsupported(reason) => Met::Refused(reason),
-            other => refuse("WHvRunVirtualProcessor", &format!("{other:?} in a guest")),
+    fn restore(&mut self, soft: &VcpuState) {
+        if let Err(error) = self.cpu.restore(soft) {
+            refuse("WHvSetVirtualProcessorRegisters", &error.to_string());
         }
     }
 
-    /// The exit as the hypervisor reports it: at the instruction, not behind it.
-    fn context(&mut self, met: Met) -> WHV_RUN_VP_EXIT_CONTEXT {
-        let mut context = WHV_RUN_VP_EXIT_CONTEXT::default();
+    /// Lets the guest meet what waits for it, as far as it can now; what the monitor is to be told.
+    fn meet_events(&mut self) -> Option<Met> {
+        let interruption = std::mem::take(self.registers.kept(WHvRegisterPendingInterruption));
+        if interruption & IS_PENDING != 0 {
+            // Type 2 is an NMI, with vector 2; of the others the vector is given.
+            let error_code = (interruption & INTERRUPTION_HAS_ERROR_CODE != 0)
+                .then_some((interruption >> 32) as u32);
+            return self.enter_handler((interruption >> 16) as u8, error_code);
+        }
+        let takes_interrupts = self.registers.general.rflags & INTERRUPT_FLAG != 0;
+        let event = *self.registers.kept(WHvRegisterPendingEvent);
+        let kind = (event >> 1 & 7) as i32;
+        if event & IS_PENDING != 0 && kind == WHvX64PendingEventException {
+            *self.registers.kept(WHvRegisterPendingEvent) = 0;
+            let error_code = (event & EVENT_HAS_ERROR_CODE != 0).then_some(0);
+            return self.enter_handler((event >> 16) as u8, error_code);
+        }
+        if event & IS_PENDING != 0 && kind != WHvX64PendingEventExtInt {
+            refuse(RUN, &format!("pending event {event:#x}"));
+        }
+        if !takes_interrupts {
+            return None;
+        }
+        if event & IS_PENDING != 0 {
+            *self.registers.kept(WHvRegisterPendingEvent) = 0;
+            return self.enter_handler((event >> 8) as u8, None);
+        }
+        let notifications = self
+            .registers
+            .kept(WHvX64RegisterDeliverabilityNotifications);
+        if *notifications & NOTIFY_INTERRUPT != 0 {
+            *notifications &= !NOTIFY_INTERRUPT;
+            return Some(Met::InterruptWindow);
+        }
+        let vector = self.apic.deliverable()?;
+        self.apic.accept(vector);
+        self.enter_handler(vector, None)
+    }
+
+    fn enter_handler(&mut self, vector: u8, error_code: Option<u32>) -> Option<Met> {
+        *self.activity() &= !IS_HALTED;
+        let RegisterFile {
+            general, system, ..
+        } = &mut self.registers;
+        let entered =
+            instructions::enter_handler(&self.memory, general, system, vector, error_code);
+        // As a triple fault.
+        entered.err().map(Met::Refused)
+    }
+
+    /// Has the software CPU work until it meets something; `None` if an interrupt is to be looked for.
+    fn execute(&mut self) -> Option<Met> {
+        self.load();
+        let met = self.work();
+        self.store();
         match met {
-            Met::Halt | Met::Cancel => context.ExitReason = WHvRunVpExitReasonCanceled,
-            Met::Refused(reason) => {
-                eprintln!("whp-double: {reason}");
-                context.ExitReason = WHvRunVpExitReasonUnrecoverableException;
+            Some(Met::Refused(reason)) => self.execute_other(reason),
+            Some(Met::Halt) => {
+                *self.activity() |= IS_HALTED;
+                // The software CPU would stay halted for good.
+                let mut soft = self.soft_state();
+                soft.run_state = RunState::Runnable.into();
+                self.restore(&soft);
+                None
             }
-            Met::Load(address) => {
-                context.ExitReason = WHvRunVpExitReasonMemoryAccess;
-                let mut bytes = [0; 15];
-                let rip = GuestAddress(self.registers.general.rip);
-                let length = match self.memory.read(rip, &mut bytes) {
-                    Ok(()) => bytes.len(),
-                    Err(_) => 0,
+            Some(Met::Store { address, width, .. }) => {
+                let general = &mut self.registers.general;
+                let start = instructions::start_of_store(&self.memory, general, address, width);
+                let Some(start) = start else {
+                    refuse(RUN, &format!("a store to {address:#x} by no MOV"));
                 };
-                let mut access = WHV_MEMORY_ACCESS_CONTEXT {
-                    InstructionByteCount: length as u8,
-                    Gpa: address.0,
-                    Gva: address.0,
-                    ..Default::default()
-                };
-                access.InstructionBytes[..15].copy_from_slice(&bytes);
-                context.Anonymous.MemoryAccess = access;
+                // The hypervisor leaves the instruction to the monitor.
+                general.rip = start;
+                Some(Met::Store { address, width })
             }
-            Met::Port {
-                port,
-                width,
-                is_write,
-            } => {
-                let length = self.port_instruction_length(width);
-                self.registers.general.rip -= length;
-                context.ExitReason = WHvRunVpExitReasonX64IoPortAccess;
-                context.VpContext._bitfield = length as u8;
-                let mut access = WHV_X64_IO_PORT_ACCESS_CONTEXT {
-                    PortNumber: port,
-                    Rax: self.registers.general.rax,
-                    ..Default::default()
-                };
-                access.AccessInfo.AsUINT32 =
-                    u32::from(is_write) * PORT_IS_WRITE | u32::from(width) << PORT_SIZE_SHIFT;
-                context.Anonymous.IoPortAccess = access;
-            }
+            other => other,
         }
-        context.VpContext.Rip = self.registers.general.rip;
-        context.VpContext.Rflags = self.registers.general.rflags;
-        context
     }
 
-    /// Length of the port instruction that ends at the instruction pointer: one byte with the port in
-    /// DX (0xec to 0xef), else two with an immediate; one more with the prefix for 16 bits.
-    fn port_instruction_length(&self, width: u8) -> u64 {
-        let mut last = [0];
-        let at = GuestAddress(self.registers.general.rip.wrapping_sub(1));
-        if self.memory.read(at, &mut last).is_err() {
-            refuse("WHvRunVirtualProcessor", "no code before a port access");
+    fn work(&mut self) -> Option<Met> {
+        loop {
+            let exit = match self.cpu.run() {
+                Ok(exit) => exit,
+                Err(error) => refuse(RUN, &error.to_string()),
+            };
+            let apic_offset = |address: GuestAddress| {
+                let offset = address.0.checked_sub(apic::ADDRESS)?;
+                (offset < apic::PAGE_BYTES as u64).then_some(offset as usize)
+            };
+            return Some(match exit {
+                VcpuExit::PortRead { port, width, .. } => Met::Port {
+                    port,
+                    width,
+                    is_write: false,
+                },
+                VcpuExit::PortWrite { port, width, .. } => Met::Port {
+                    port,
+                    width,
+                    is_write: true,
+                },
+                VcpuExit::MmioRead { address, data } => match apic_offset(address) {
+                    None => Met::Load(address.0),
+                    Some(offset) => {
+                        let value = self.apic.load(offset).to_le_bytes();
+                        let Some(value) = value.get(..data.len()) else {
+                            refuse(RUN, "a wide load from the local APIC");
+                        };
+                        data.copy_from_slice(value);
+                        continue;
+                    }
+                },
+                VcpuExit::MmioWrite { address, data } => match apic_offset(address) {
+                    None => Met::Store {
+                        address: address.0,
+                        width: data.len(),
+                    },
+                    Some(offset) => {
+                        let Ok(value) = data.try_into().map(u32::from_le_bytes) else {
+                            refuse(RUN, "a store of other than 32 bits to the local APIC");
+                        };
+                        match self.apic.store(offset, value) {
+                            Stored::LevelEnded(vector) => Met::EndOfInterrupt(vector),
+                            // Another interrupt may come now.
+                            Stored::Nothing => return None,
+                        }
+                    }
+                },
+                VcpuExit::Halted => Met::Halt,
+                VcpuExit::Canceled => return None,
+                VcpuExit::Unsupported(reason) => Met::Refused(reason),
+                other => refuse(RUN, &format!("{other:?} in a guest")),
+            });
         }
-        let plain = match last[0] {
-            0xec..=0xef => 1,
-            _ => 2,
-        };
-        plain + u64::from(width == 2)
+    }
+
+    /// An instruction that the software CPU refuses for `reason`.
+    fn execute_other(&mut self, reason: String) -> Option<Met> {
+        match instructions::execute(&self.memory, &mut self.registers.general) {
+            Done::Yes => None,
+            Done::Halted => {
+                *self.activity() |= IS_HALTED;
+                None
+            }
+            Done::Cpuid => Some(Met::Cpuid),
+            Done::ReadMsr => match self.known_msr() {
+                Some(value) => {
+                    let value = *value;
+                    self.registers.general.rax = value & 0xffff_ffff;
+                    self.registers.general.rdx = value >> 32;
+                    self.pass_msr()
+                }
+                None => Some(Met::Msr { is_write: false }),
+            },
+            Done::WriteMsr => {
+                let general = &self.registers.general;
+                let written = general.rdx << 32 | general.rax & 0xffff_ffff;
+                match self.known_msr() {
+                    Some(value) => {
+                        *value = written;
+                        self.pass_msr()
+                    }
+                    None => Some(Met::Msr { is_write: true }),
+                }
+            }
+            Done::StringPort(access) => Some(Met::StringPort(access)),
+            Done::Unknown => Some(Met::Refused(reason)),
+        }
+    }
+
+    fn known_msr(&mut self) -> Option<&mut u64> {
+        let index = self.registers.general.rcx as u32;
+        self.registers.msr(index)
+    }
+
+    fn pass_msr(&mut self) -> Option<Met> {
+        const BYTES: u64 = 2;
+        self.registers.general.rip += BYTES;
+        None
     }
 }

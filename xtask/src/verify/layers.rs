@@ -12,11 +12,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("nvx-host", 0),
     ("nvx-memory", 1),
     ("nvx-probe-guest", 1),
-    ("nvx-hypervisor", 2),
-    // For tests only.
-    ("nvx-whp-double", 3),
+    ("nvx-devices", 2),
+    ("nvx-hypervisor", 3),
     ("nvx-snapshot", 3),
-    ("nvx-devices", 3),
+    // For tests only.
+    ("nvx-whp-double", 4),
     ("nvx-machine", 4),
     ("nvx-guest", 5),
     ("nvx-vmm", 5),

@@ -56,8 +56,12 @@ struct Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Since {
     /// Before the clock's own beginning, where a restored machine has counted for longer.
-    Time { ns: i64 },
-    Stopped { age_ns: u64 },
+    Time {
+        ns: i64,
+    },
+    Stopped {
+        age_ns: u64,
+    },
 }
 
 impl Channel {
@@ -399,7 +403,7 @@ impl Pit {
             let flags = [
                 (channel.gate, SPEAKER_GATE),
                 (has_speaker, SPEAKER_DATA),
-                (now_ns / REFRESH_NS % 2 != 0, SPEAKER_REFRESH),
+                (!(now_ns / REFRESH_NS).is_multiple_of(2), SPEAKER_REFRESH),
                 (channel.output(now_ns), SPEAKER_OUTPUT),
             ];
             return flags

@@ -63,6 +63,17 @@ fn mask(width: usize) -> u64 {
     }
 }
 
+/// 16, 32 or 64: how code is decoded.
+pub(super) fn code_bits(system: &SystemRegisters) -> u32 {
+    if system.efer & EFER_LMA != 0 && system.cs.access & ACCESS_LONG != 0 {
+        64
+    } else if system.cs.access & ACCESS_32_BIT != 0 {
+        32
+    } else {
+        16
+    }
+}
+
 /// What the instruction at `rip` does, or a text that says why it is not known.
 pub(super) fn decode(
     bytes: &[u8],
@@ -70,13 +81,7 @@ pub(super) fn decode(
     registers: &Registers,
     system: &SystemRegisters,
 ) -> Result<Access, String> {
-    let bits = if system.efer & EFER_LMA != 0 && system.cs.access & ACCESS_LONG != 0 {
-        64
-    } else if system.cs.access & ACCESS_32_BIT != 0 {
-        32
-    } else {
-        16
-    };
+    let bits = code_bits(system);
     if bytes.is_empty() {
         return Err(format!(
             "the hypervisor gives no bytes of the instruction at {rip:#x}"

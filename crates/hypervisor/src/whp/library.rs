@@ -5,9 +5,9 @@ use std::io;
 
 use windows_sys::Win32::Foundation::{FreeLibrary, HMODULE};
 use windows_sys::Win32::System::Hypervisor::{
-    WHV_CAPABILITY_CODE, WHV_MAP_GPA_RANGE_FLAGS, WHV_PARTITION_HANDLE,
-    WHV_PARTITION_PROPERTY_CODE, WHV_REGISTER_NAME, WHV_REGISTER_VALUE,
-    WHvCapabilityCodeHypervisorPresent,
+    WHV_CAPABILITY_CODE, WHV_INTERRUPT_CONTROL, WHV_MAP_GPA_RANGE_FLAGS, WHV_PARTITION_HANDLE,
+    WHV_PARTITION_PROPERTY_CODE, WHV_REGISTER_NAME, WHV_REGISTER_VALUE, WHV_TRANSLATE_GVA_FLAGS,
+    WHV_TRANSLATE_GVA_RESULT, WHvCapabilityCodeHypervisorPresent,
 };
 use windows_sys::Win32::System::LibraryLoader::{
     GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW,
@@ -89,6 +89,12 @@ functions! {
         fn(partition: WHV_PARTITION_HANDLE, index: u32, exit: *mut c_void, size: u32);
     cancel_run = "WHvCancelRunVirtualProcessor":
         fn(partition: WHV_PARTITION_HANDLE, index: u32, flags: u32);
+    request_interrupt = "WHvRequestInterrupt":
+        fn(partition: WHV_PARTITION_HANDLE, interrupt: *const WHV_INTERRUPT_CONTROL, size: u32);
+    translate = "WHvTranslateGva":
+        fn(partition: WHV_PARTITION_HANDLE, index: u32, linear: u64,
+           flags: WHV_TRANSLATE_GVA_FLAGS, result: *mut WHV_TRANSLATE_GVA_RESULT,
+           physical: *mut u64);
     get_registers = "WHvGetVirtualProcessorRegisters":
         fn(partition: WHV_PARTITION_HANDLE, index: u32, names: *const WHV_REGISTER_NAME,
            count: u32, values: *mut WHV_REGISTER_VALUE);

@@ -8,7 +8,8 @@
 //! sets the target register ([`vcpu`], [`emulate`]).
 //!
 //! Reference: Microsoft's "Windows Hypervisor Platform API Definitions". WHP gives a local APIC for each
-//! vCPU and no other interrupt controller.
+//! vCPU and no other interrupt controller; the others are models ([`irq_chip`]), whose ports and memory
+//! never reach the monitor, as with the kernel's chip on KVM.
 #![allow(
     unsafe_code,
     reason = "the hypervisor's functions take pointers to structures"
@@ -19,12 +20,14 @@
 )]
 
 mod emulate;
+mod irq_chip;
 mod library;
 mod partition;
 pub mod probe;
 mod registers;
 mod save_restore;
 mod stop;
+mod string_io;
 mod vcpu;
 
 use std::arch::x86_64::__cpuid_count;
@@ -41,8 +44,10 @@ use crate::traits::{Hypervisor, Partition, PartitionOptions};
 /// The back end's name.
 pub const NAME: &str = "whp";
 
-/// CPUID leaf 1 ECX: set by a hypervisor, which the processor itself never does.
+/// CPUID leaf 1 ECX: set by a hypervisor, which the processor itself never does; and the local APIC's
+/// deadline timer, which WHP's documentation does not promise and whose deadline would have to be saved.
 const LEAF_1_ECX_HYPERVISOR: u32 = 1 << 31;
+const LEAF_1_ECX_DEADLINE: u32 = 1 << 24;
 const LEAF_EXTENDED: u32 = 0x8000_0000;
 /// Leaves whose subleaf matters, with the number of subleaves that are kept.
 const LEAVES_WITH_SUBLEAVES: [(u32, u32); 2] = [(0x7, 2), (0xd, 3)];
@@ -84,7 +89,7 @@ impl Hypervisor for Whp {
                 eax: found.eax,
                 ebx: found.ebx,
                 ecx: match leaf {
-                    1 => found.ecx & !LEAF_1_ECX_HYPERVISOR,
+                    1 => found.ecx & !(LEAF_1_ECX_HYPERVISOR | LEAF_1_ECX_DEADLINE),
                     _ => found.ecx,
                 },
                 edx: found.edx,

@@ -12,13 +12,16 @@ use windows_sys::Win32::System::Hypervisor::{
     WHvPartitionPropertyCodeProcessorCount, WHvX64LocalApicEmulationModeXApic,
 };
 
+use super::irq_chip::WhpIrqChip;
 use super::library::{Library, checked};
 use super::vcpu::WhpVcpu;
 use crate::MAX_VCPUS;
 use crate::error::{CreateError, SystemError};
-use crate::traits::{DirtyLog, Partition, PartitionOptions, Vcpu};
+use crate::traits::{DirtyLog, IrqChip, Partition, PartitionOptions, Vcpu};
 
-/// `WHV_EXTENDED_VM_EXITS`: accesses to MSRs that the hypervisor does not know come to the monitor.
+/// `WHV_EXTENDED_VM_EXITS`: CPUID, and accesses to MSRs that the hypervisor does not know, come to the
+/// monitor.
+const EXIT_ON_CPUID: u64 = 1;
 const EXIT_ON_MSR: u64 = 1 << 1;
 const PAGE_BYTES: u64 = 4096;
 
@@ -64,6 +67,7 @@ impl Drop for Machine {
 
 pub(super) struct WhpPartition {
     machine: Arc<Machine>,
+    irq_chip: Arc<WhpIrqChip>,
     /// Bit n: vCPU n has been made.
     taken: AtomicU8,
     dirty_log: Option<WhpDirtyLog>,
@@ -93,7 +97,10 @@ impl WhpPartition {
             WHvPartitionPropertyCodeLocalApicEmulationMode,
             &WHvX64LocalApicEmulationModeXApic,
         )?;
-        machine.set_property(WHvPartitionPropertyCodeExtendedVmExits, &EXIT_ON_MSR)?;
+        machine.set_property(
+            WHvPartitionPropertyCodeExtendedVmExits,
+            &(EXIT_ON_CPUID | EXIT_ON_MSR),
+        )?;
         // SAFETY: the partition lives as long as `machine`.
         let result = unsafe { (machine.library.setup_partition)(handle) };
         checked("WHvSetupPartition", result)?;
@@ -102,6 +109,7 @@ impl WhpPartition {
             machine: Arc::clone(&machine),
         });
         Ok(Self {
+            irq_chip: Arc::new(WhpIrqChip::new(Arc::clone(&machine))),
             machine,
             taken: AtomicU8::new(0),
             dirty_log,
@@ -150,7 +158,15 @@ impl Partition for WhpPartition {
                 source: std::io::ErrorKind::AlreadyExists.into(),
             }));
         }
-        Ok(Box::new(WhpVcpu::create(Arc::clone(&self.machine), index)?))
+        Ok(Box::new(WhpVcpu::create(
+            Arc::clone(&self.machine),
+            Arc::clone(&self.irq_chip),
+            index,
+        )?))
+    }
+
+    fn irq_chip(&self) -> Option<&dyn IrqChip> {
+        Some(&*self.irq_chip)
     }
 
     fn dirty_log(&self) -> Option<&dyn DirtyLog> {

@@ -103,6 +103,13 @@ impl Machine {
         self.set(vcpu, &[name], &[of_number(value)])
     }
 
+    /// The lower half of what the monitor has given a vCPU to meet at its next run.
+    pub(super) fn get_event(&self, vcpu: u32) -> Result<u64, SystemError> {
+        let values = self.get(vcpu, &[WHvRegisterPendingEvent])?;
+        // SAFETY: every bit pattern is a number.
+        Ok(values.first().map_or(0, |value| unsafe { value.Reg64 }))
+    }
+
     pub(super) fn get_registers(
         &self,
         vcpu: u32,

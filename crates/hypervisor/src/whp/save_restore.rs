@@ -51,8 +51,13 @@ const INTERRUPTION_ERROR_SHIFT: u32 = 32;
 const TYPE_INTERRUPT: u64 = 0;
 const TYPE_NMI: u64 = 2;
 const TYPE_EXCEPTION: u64 = 3;
+/// `WHV_X64_PENDING_EVENT_TYPE`.
+const EVENT_EXCEPTION: u64 = 0;
+const EVENT_EXTERNAL: u64 = 5;
 /// `WHV_X64_INTERRUPT_STATE_REGISTER`: interrupts are held off for one instruction; NMIs are masked.
 const STATE_SHADOW: u64 = 1;
+/// WHP does not tell which instruction holds them off; [`PendingEvents`] does.
+const SHADOW_OF_STI: u32 = 2;
 const STATE_NMI_MASKED: u64 = 1 << 1;
 
 /// Longest XSAVE area and local APIC that are asked for.
@@ -88,6 +93,9 @@ pub(super) fn save(vcpu: &WhpVcpu) -> Result<VcpuState, StateError> {
     let activity = one("activity state", WHvRegisterInternalActivityState)?;
     let interruption = one("pending interruption", WHvRegisterPendingInterruption)?;
     let interrupt_state = one("interrupt state", WHvRegisterInterruptState)?;
+    let event = machine
+        .get_event(number)
+        .map_err(failed("save", "pending event"))?;
     let mut msrs = Vec::with_capacity(MSRS.len());
     for (index, name) in MSRS {
         let value = one("MSRs", name)?;
@@ -97,7 +105,6 @@ pub(super) fn save(vcpu: &WhpVcpu) -> Result<VcpuState, StateError> {
     for name in DEBUG_ADDRESSES {
         addresses.push(one("debug registers", name)?);
     }
-    let library = &machine.library;
     Ok(VcpuState {
         cpuid: vcpu.cpuid.clone(),
         registers: Some(registers),
@@ -106,22 +113,19 @@ pub(super) fn save(vcpu: &WhpVcpu) -> Result<VcpuState, StateError> {
             index: 0,
             value: one("extended control registers", WHvX64RegisterXCr0)?,
         }],
-        xsave: area("XSAVE area", |buffer, size, written| {
-            // SAFETY: the buffer has the size that is given, and lives until the call returns.
-            unsafe { (library.get_xsave)(machine.handle, number, buffer, size, written) }
-        })?,
+        xsave: xsave_area(vcpu)?,
         debug_registers: Some(DebugRegisters {
             addresses,
             dr6: one("debug registers", WHvX64RegisterDr6)?,
             dr7: one("debug registers", WHvX64RegisterDr7)?,
         }),
         run_state: run_state(activity).into(),
-        lapic: area("local APIC", |buffer, size, written| {
-            // SAFETY: as above.
-            unsafe { (library.get_apic)(machine.handle, number, buffer, size, written) }
-        })?,
+        lapic: apic_page(vcpu)?,
         msrs,
-        events: Some(pending(interruption, interrupt_state)?),
+        events: Some(pending(
+            interruption_of(interruption, event)?,
+            interrupt_state,
+        )?),
         tsc_khz: tsc_khz(vcpu).map_err(failed("save", "TSC rate"))?,
     })
 }
@@ -148,6 +152,18 @@ pub(super) fn restore(vcpu: &mut WhpVcpu, state: &VcpuState) -> Result<(), State
             what: format!("{saved_rate_khz} kHz, this host's is {own_rate_khz} kHz"),
         });
     }
+    let register_count = extended_control_registers.len();
+    if register_count > 1 {
+        return Err(wrong_length(
+            "extended control registers",
+            register_count,
+            1,
+        ));
+    }
+    // One more, so that an unknown one is named.
+    if msrs.len() > MSRS.len() + 1 {
+        return Err(wrong_length("MSRs", msrs.len(), MSRS.len()));
+    }
     vcpu.cpuid.clone_from(cpuid);
     let (machine, number) = (vcpu.machine(), vcpu.number());
     let set = |element, name, value| {
@@ -172,17 +188,25 @@ pub(super) fn restore(vcpu: &mut WhpVcpu, state: &VcpuState) -> Result<(), State
         }
     }
     let library = &machine.library;
-    restore_area("XSAVE area", xsave, |buffer, size| {
+    restore_area("XSAVE area", xsave, &xsave_area(vcpu)?, |buffer, size| {
         // SAFETY: the buffer has the size that is given, and lives until the call returns.
         unsafe { (library.set_xsave)(machine.handle, number, buffer, size) }
     })?;
     let debug = debug_registers.as_ref().ok_or(missing("debug registers"))?;
+    if debug.addresses.len() != DEBUG_ADDRESSES.len() {
+        let found = debug.addresses.len();
+        return Err(wrong_length(
+            "debug registers",
+            found,
+            DEBUG_ADDRESSES.len(),
+        ));
+    }
     for (name, value) in DEBUG_ADDRESSES.iter().zip(&debug.addresses) {
         set("debug registers", *name, *value)?;
     }
     set("debug registers", WHvX64RegisterDr6, debug.dr6)?;
     set("debug registers", WHvX64RegisterDr7, debug.dr7)?;
-    restore_area("local APIC", lapic, |buffer, size| {
+    restore_area("local APIC", lapic, &apic_page(vcpu)?, |buffer, size| {
         // SAFETY: as above.
         unsafe { (library.set_apic)(machine.handle, number, buffer, size) }
     })?;
@@ -196,6 +220,12 @@ pub(super) fn restore(vcpu: &mut WhpVcpu, state: &VcpuState) -> Result<(), State
         set("MSRs", *name, msr.value)?;
     }
     let events = events.as_ref().ok_or(missing("pending events"))?;
+    if events.nmi_pending != 0 {
+        return Err(StateError::Incompatible {
+            element: "pending events",
+            what: "an NMI waits, which this back end cannot restore".to_owned(),
+        });
+    }
     let (interruption, interrupt_state) = registers_of(events);
     set(
         "interrupt state",
@@ -245,10 +275,41 @@ fn activity_of(run_state: i32) -> Result<u64, StateError> {
     }
 }
 
+/// What was about to be delivered: an interruption on its way, else the event that the monitor has given
+/// and that no run has met yet, which a restored vCPU meets as an interruption.
+fn interruption_of(interruption: u64, event: u64) -> Result<u64, StateError> {
+    if interruption & INTERRUPTION_PENDING != 0 || event & INTERRUPTION_PENDING == 0 {
+        return Ok(interruption);
+    }
+    let vector = |shift: u32, mask: u64| (event >> shift & mask) << INTERRUPTION_VECTOR_SHIFT;
+    match event >> INTERRUPTION_TYPE_SHIFT & INTERRUPTION_TYPE_MASK {
+        EVENT_EXTERNAL => {
+            Ok(INTERRUPTION_PENDING | TYPE_INTERRUPT << INTERRUPTION_TYPE_SHIFT | vector(8, 0xff))
+        }
+        EVENT_EXCEPTION => {
+            // Bit 8 of an event is bit 4 of an interruption; all error codes that this back end gives
+            // are 0.
+            let has_error_code = event >> 8 & 1;
+            Ok(INTERRUPTION_PENDING
+                | TYPE_EXCEPTION << INTERRUPTION_TYPE_SHIFT
+                | has_error_code * INTERRUPTION_HAS_ERROR_CODE
+                | vector(16, 0xffff))
+        }
+        other => Err(StateError::Incompatible {
+            element: "pending event",
+            what: format!("type {other} has no neutral form"),
+        }),
+    }
+}
+
 /// What was about to be delivered, from the two registers that tell.
 fn pending(interruption: u64, state: u64) -> Result<PendingEvents, StateError> {
     let mut events = PendingEvents {
-        interrupt_shadow: u32::from(state & STATE_SHADOW != 0),
+        interrupt_shadow: if state & STATE_SHADOW != 0 {
+            SHADOW_OF_STI
+        } else {
+            0
+        },
         nmi_masked: state & STATE_NMI_MASKED != 0,
         ..Default::default()
     };
@@ -306,6 +367,24 @@ fn registers_of(events: &PendingEvents) -> (u64, u64) {
     (interruption, state)
 }
 
+fn xsave_area(vcpu: &WhpVcpu) -> Result<Vec<u8>, StateError> {
+    let machine = vcpu.machine();
+    area("XSAVE area", |buffer, size, written| {
+        let call = machine.library.get_xsave;
+        // SAFETY: the buffer has the size that is given, and lives until the call returns.
+        unsafe { call(machine.handle, vcpu.number(), buffer, size, written) }
+    })
+}
+
+fn apic_page(vcpu: &WhpVcpu) -> Result<Vec<u8>, StateError> {
+    let machine = vcpu.machine();
+    area("local APIC", |buffer, size, written| {
+        let call = machine.library.get_apic;
+        // SAFETY: as above.
+        unsafe { call(machine.handle, vcpu.number(), buffer, size, written) }
+    })
+}
+
 /// Reads an area whose size the hypervisor knows.
 fn area(
     element: &'static str,
@@ -330,16 +409,25 @@ fn area(
     }
 }
 
+/// Writes an area, which must be as long as the one that is there.
 fn restore_area(
     element: &'static str,
     bytes: &[u8],
+    present: &[u8],
     set: impl Fn(*const c_void, u32) -> HRESULT,
 ) -> Result<(), StateError> {
-    if bytes.is_empty() {
-        return Err(StateError::Missing { element });
+    if bytes.len() != present.len() {
+        return Err(wrong_length(element, bytes.len(), present.len()));
     }
     let result = set(bytes.as_ptr().cast(), bytes.len() as u32);
     checked("writing an area of a vCPU", result).map_err(failed("restore", element))
+}
+
+fn wrong_length(element: &'static str, found: usize, expected: usize) -> StateError {
+    StateError::Incompatible {
+        element,
+        what: format!("length {found}, this back end has {expected}"),
+    }
 }
 
 #[cfg(test)]
@@ -359,6 +447,20 @@ mod tests {
             assert_eq!(registers_of(&events), (interruption, state));
         }
         assert!(pending(0x0020_0009, 0).is_err());
+    }
+
+    #[test]
+    fn an_event_that_no_run_has_met_is_kept() {
+        let external = 1 | 5 << 1 | 0x25 << 8;
+        assert_eq!(interruption_of(0, external).expect("known"), 0x0025_0001);
+        let protection = 1 | 1 << 8 | 13 << 16;
+        assert_eq!(interruption_of(0, protection).expect("known"), 0x000d_0017);
+        assert_eq!(
+            interruption_of(0x0020_0001, external).expect("known"),
+            0x0020_0001
+        );
+        assert_eq!(interruption_of(0, 0).expect("known"), 0);
+        assert!(interruption_of(0, 1 | 1 << 1).is_err());
     }
 
     #[test]

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use nvx_devices::InterruptChip;
 use nvx_memory::GuestAddress;
 use windows_sys::Win32::System::Hypervisor::*;
 
 use super::emulate::{Access, decode};
+use super::irq_chip::WhpIrqChip;
 use super::library::checked;
 use super::partition::Machine;
 use super::save_restore;
 use super::stop::WhpStop;
+use super::string_io::{self, Element};
 use crate::cpu::{CpuModel, CpuidEntry};
 use crate::error::{CreateError, RunError, StateError, SystemError};
 use crate::exit::VcpuExit;
@@ -28,8 +31,29 @@ const INSTRUCTION_LENGTH_MASK: u8 = 15;
 const EVENT_PENDING: u32 = 1;
 const EVENT_HAS_ERROR_CODE: u32 = 1 << 8;
 const EVENT_VECTOR_SHIFT: u32 = 16;
+/// `WHV_X64_PENDING_EXT_INT_EVENT`: an interrupt that comes past the local APIC; its type; its vector.
+const EVENT_TYPE_SHIFT: u32 = 1;
+const EXTERNAL_VECTOR_SHIFT: u32 = 8;
+/// `WHV_X64_DELIVERABILITY_NOTIFICATIONS_REGISTER`: leave the guest when it can take an interrupt.
+const NOTIFY_INTERRUPT: u64 = 1 << 1;
+/// Local APIC (Intel SDM volume 3, figures 12-8 and 12-23): it is switched on; an entry of the local
+/// vector table is masked; its delivery mode, and the one that takes the PICs' interrupts.
+const SPURIOUS_ENABLED: u64 = 1 << 8;
+const LVT_MASKED: u64 = 1 << 16;
+const LVT_DELIVERY_MASK: u64 = 7 << 8;
+const LVT_DELIVERY_EXTERNAL: u64 = 7 << 8;
+/// CPUID: what the processor's state decides. Leaf 1 ECX: OSXSAVE, and that there is a hypervisor; leaf
+/// 7 ECX: OSPKE; leaf 0xd EBX: bytes of the XSAVE area with what is switched on.
+const LEAF_1_ECX_LIVE: u64 = 1 << 27 | 1 << 31;
+const LEAF_7_ECX_LIVE: u64 = 1 << 4;
+/// Leaves of the processor itself are below; above are the hypervisor's, then the extended ones.
+const LEAF_HYPERVISOR: u32 = 0x4000_0000;
+const LEAF_EXTENDED: u32 = 0x8000_0000;
 /// The exception that an unknown MSR raises (Intel SDM volume 2, RDMSR).
 const GENERAL_PROTECTION: u32 = 13;
+
+/// What a read gives that nothing drives.
+const FLOATING: u8 = 0xff;
 
 /// What the last exit still needs when the vCPU runs next.
 enum Unfinished {
@@ -37,13 +61,21 @@ enum Unfinished {
     PortRead { width: usize, rax: u64 },
     /// The value of a load from a device.
     Load(Access),
+    /// The value of an INS, and where its bytes go.
+    StringRead {
+        element: Element,
+        places: Vec<GuestAddress>,
+    },
 }
 
 /// A vCPU of [`super::Whp`]; deleted on drop.
 pub(super) struct WhpVcpu {
     machine: Arc<Machine>,
+    irq_chip: Arc<WhpIrqChip>,
     index: u8,
     stop: Arc<WhpStop>,
+    /// The hypervisor has said that the guest can take an interrupt.
+    can_take_interrupt: bool,
     pub(super) cpuid: Vec<CpuidEntry>,
     unfinished: Option<Unfinished>,
     /// What an exit exchanges with its reader.
@@ -51,11 +83,18 @@ pub(super) struct WhpVcpu {
 }
 
 impl WhpVcpu {
-    pub(super) fn create(machine: Arc<Machine>, index: u8) -> Result<Self, CreateError> {
+    pub(super) fn create(
+        machine: Arc<Machine>,
+        irq_chip: Arc<WhpIrqChip>,
+        index: u8,
+    ) -> Result<Self, CreateError> {
         // SAFETY: the partition lives; the call takes numbers.
         let result = unsafe { (machine.library.create_vcpu)(machine.handle, u32::from(index), 0) };
         checked("WHvCreateVirtualProcessor", result)?;
+        irq_chip.set_present(u32::from(index), true);
         Ok(Self {
+            irq_chip,
+            can_take_interrupt: false,
             stop: Arc::new(WhpStop::new(Arc::clone(&machine), u32::from(index))),
             machine,
             index,
@@ -115,6 +154,13 @@ impl WhpVcpu {
                 let new = access.loaded(old, value);
                 self.machine.set_one(self.number(), target, new)
             }
+            Some(Unfinished::StringRead { element, places }) => {
+                for (place, byte) in places.into_iter().zip(value.to_le_bytes()) {
+                    // What is not RAM swallows it.
+                    let _ = self.machine.memory.write(place, &[byte]);
+                }
+                self.machine.pass(self.number(), &element)
+            }
         }
     }
 
@@ -148,14 +194,11 @@ impl WhpVcpu {
         // SAFETY: every bit pattern is a number.
         let info = unsafe { access.AccessInfo.AsUINT32 };
         let width = (info >> PORT_SIZE_SHIFT & PORT_SIZE_MASK) as usize;
-        if info & PORT_IS_STRING != 0 {
-            return Ok(VcpuExit::Unsupported(format!(
-                "string instruction at {:#x} accesses port {:#x}",
-                context.Rip, access.PortNumber
-            )));
-        }
         if !matches!(width, 1 | 2 | 4) {
             return Err(self.malformed("size of a port access"));
+        }
+        if info & PORT_IS_STRING != 0 {
+            return self.string_access(access, width);
         }
         let length = u64::from(context._bitfield & INSTRUCTION_LENGTH_MASK);
         if length == 0 {
@@ -182,6 +225,166 @@ impl WhpVcpu {
             width: bytes,
             data: &mut self.data[..width],
         })
+    }
+
+    /// One element of INS or OUTS.
+    fn string_access(
+        &mut self,
+        access: &WHV_X64_IO_PORT_ACCESS_CONTEXT,
+        width: usize,
+    ) -> Result<VcpuExit<'_>, RunError> {
+        let length = usize::from(access.InstructionByteCount).min(access.InstructionBytes.len());
+        let bytes = access.InstructionBytes.get(..length).unwrap_or_default();
+        let (registers, system) = self
+            .machine
+            .get_registers(self.number())
+            .map_err(|source| self.refused(source))?;
+        let element = match string_io::decode(bytes, width, &registers, &system) {
+            Ok(element) => element,
+            Err(what) => return Ok(VcpuExit::Unsupported(what)),
+        };
+        let places = match self.machine.physical(self.number(), &element) {
+            Ok(Ok(places)) => places,
+            Ok(Err(what)) => return Ok(VcpuExit::Unsupported(what)),
+            Err(source) => return Err(self.refused(source)),
+        };
+        let (port, bytes) = (access.PortNumber, width as u8);
+        self.data = [0; 8];
+        if !element.is_output() {
+            self.unfinished = Some(Unfinished::StringRead { element, places });
+            return Ok(VcpuExit::PortRead {
+                port,
+                width: bytes,
+                data: &mut self.data[..width],
+            });
+        }
+        for (place, byte) in places.into_iter().zip(&mut self.data) {
+            if self
+                .machine
+                .memory
+                .read(place, std::slice::from_mut(byte))
+                .is_err()
+            {
+                // Nothing drives what is not RAM.
+                *byte = FLOATING;
+            }
+        }
+        self.machine
+            .pass(self.number(), &element)
+            .map_err(|source| self.refused(source))?;
+        Ok(VcpuExit::PortWrite {
+            port,
+            width: bytes,
+            data: &self.data[..width],
+        })
+    }
+
+    /// Serves an access to a port of the interrupt chip; `false` if it is none.
+    fn chip_port_access(
+        &self,
+        context: &WHV_VP_EXIT_CONTEXT,
+        access: &WHV_X64_IO_PORT_ACCESS_CONTEXT,
+    ) -> Result<bool, SystemError> {
+        // SAFETY: every bit pattern is a number.
+        let info = unsafe { access.AccessInfo.AsUINT32 };
+        let length = u64::from(context._bitfield & INSTRUCTION_LENGTH_MASK);
+        let (port, width) = (access.PortNumber, info >> PORT_SIZE_SHIFT & PORT_SIZE_MASK);
+        if !InterruptChip::owns_port(port)
+            || info & PORT_IS_STRING != 0
+            || length == 0
+            || !matches!(width, 1 | 2 | 4)
+        {
+            return Ok(false);
+        }
+        self.step_over(context, length)?;
+        // Each port is one byte wide; the rest of a wider access floats.
+        if info & PORT_IS_WRITE != 0 {
+            self.irq_chip.write_port(port, access.Rax as u8)?;
+            return Ok(true);
+        }
+        let value = self.irq_chip.read_port(port)?;
+        let rax = match width {
+            1 => access.Rax & !0xff | u64::from(value),
+            2 => access.Rax & !0xffff | 0xff00 | u64::from(value),
+            _ => 0xffff_ff00 | u64::from(value),
+        };
+        self.machine
+            .set_one(self.number(), WHvX64RegisterRax, rax)?;
+        Ok(true)
+    }
+
+    /// Serves an access to the IOAPIC's registers; `false` if it is none, or not by an instruction that
+    /// is known.
+    fn chip_memory_access(
+        &self,
+        context: &WHV_VP_EXIT_CONTEXT,
+        access: &WHV_MEMORY_ACCESS_CONTEXT,
+    ) -> Result<bool, SystemError> {
+        let Some(offset) = InterruptChip::ioapic_offset(access.Gpa) else {
+            return Ok(false);
+        };
+        let length = usize::from(access.InstructionByteCount).min(access.InstructionBytes.len());
+        let bytes = access.InstructionBytes.get(..length).unwrap_or_default();
+        let (registers, system) = self.machine.get_registers(self.number())?;
+        let Ok(decoded) = decode(bytes, context.Rip, &registers, &system) else {
+            return Ok(false);
+        };
+        self.step_over(context, decoded.length)?;
+        if let Some(stored) = decoded.stored {
+            self.irq_chip.write_ioapic(offset, stored as u32)?;
+        } else if let Some(target) = decoded.target {
+            let value = self.irq_chip.read_ioapic(offset)?;
+            let old = self.machine.get_one(self.number(), target)?;
+            let new = decoded.loaded(old, u64::from(value));
+            self.machine.set_one(self.number(), target, new)?;
+        }
+        Ok(true)
+    }
+
+    /// Gives the guest the PICs' interrupt when it can take it, and before that asks to be told.
+    fn offer_pic_interrupt(&mut self) -> Result<(), SystemError> {
+        let number = self.number();
+        if !self.irq_chip.pic_output(number) || !self.listens_to_pics()? {
+            return Ok(());
+        }
+        if !std::mem::take(&mut self.can_take_interrupt) {
+            return self.machine.set_one(
+                number,
+                WHvX64RegisterDeliverabilityNotifications,
+                NOTIFY_INTERRUPT,
+            );
+        }
+        let Some(vector) = self.irq_chip.acknowledge()? else {
+            return Ok(());
+        };
+        let event = EVENT_PENDING
+            | WHvX64PendingEventExtInt.cast_unsigned() << EVENT_TYPE_SHIFT
+            | u32::from(vector) << EXTERNAL_VECTOR_SHIFT;
+        self.set_event(event)
+    }
+
+    /// Whether the PICs' interrupts go past the local APIC: it is switched off, as after power-on, or
+    /// lets them through at its input LINT0.
+    fn listens_to_pics(&self) -> Result<bool, SystemError> {
+        let number = self.number();
+        let spurious = self.machine.get_one(number, WHvX64RegisterApicSpurious)?;
+        if spurious & SPURIOUS_ENABLED == 0 {
+            return Ok(true);
+        }
+        let entry = self.machine.get_one(number, WHvX64RegisterApicLvtLint0)?;
+        Ok(entry & (LVT_MASKED | LVT_DELIVERY_MASK) == LVT_DELIVERY_EXTERNAL)
+    }
+
+    /// Has the guest meet an event when it runs next.
+    fn set_event(&self, event: u32) -> Result<(), SystemError> {
+        let event = WHV_UINT128 {
+            Dword: [event, 0, 0, 0],
+        };
+        self.machine.set(
+            self.number(),
+            &[WHvRegisterPendingEvent],
+            &[WHV_REGISTER_VALUE { Reg128: event }],
+        )
     }
 
     fn memory_access(
@@ -225,38 +428,59 @@ impl WhpVcpu {
 
     /// An MSR that the hypervisor does not know is none: the guest gets the processor's answer.
     fn msr_access(&self) -> Result<(), SystemError> {
-        let event = WHV_UINT128 {
-            Dword: [
-                EVENT_PENDING | EVENT_HAS_ERROR_CODE | GENERAL_PROTECTION << EVENT_VECTOR_SHIFT,
-                0,
-                0,
-                0,
-            ],
-        };
-        self.machine.set(
-            self.number(),
-            &[WHvRegisterPendingEvent],
-            &[WHV_REGISTER_VALUE { Reg128: event }],
+        self.set_event(
+            EVENT_PENDING | EVENT_HAS_ERROR_CODE | GENERAL_PROTECTION << EVENT_VECTOR_SHIFT,
         )
     }
 
-    /// CPUID by the hypervisor's own answer.
+    /// CPUID: the model's answer, but for what the processor's state decides and for the leaves of the
+    /// hypervisor, which are the hypervisor's.
     fn cpuid_access(
         &self,
         context: &WHV_VP_EXIT_CONTEXT,
         access: &WHV_X64_CPUID_ACCESS_CONTEXT,
     ) -> Result<(), SystemError> {
         const CPUID_BYTES: u64 = 2;
-        let answers = [
-            (WHvX64RegisterRax, access.DefaultResultRax),
-            (WHvX64RegisterRbx, access.DefaultResultRbx),
-            (WHvX64RegisterRcx, access.DefaultResultRcx),
-            (WHvX64RegisterRdx, access.DefaultResultRdx),
+        let answer = self.cpuid_answer(access);
+        let names = [
+            WHvX64RegisterRax,
+            WHvX64RegisterRbx,
+            WHvX64RegisterRcx,
+            WHvX64RegisterRdx,
         ];
-        for (name, value) in answers {
+        for (name, value) in names.into_iter().zip(answer) {
             self.machine.set_one(self.number(), name, value)?;
         }
         self.step_over(context, CPUID_BYTES)
+    }
+
+    fn cpuid_answer(&self, access: &WHV_X64_CPUID_ACCESS_CONTEXT) -> [u64; 4] {
+        let live = [
+            access.DefaultResultRax,
+            access.DefaultResultRbx,
+            access.DefaultResultRcx,
+            access.DefaultResultRdx,
+        ];
+        let (leaf, subleaf) = (access.Rax as u32, access.Rcx as u32);
+        if self.cpuid.is_empty() || (LEAF_HYPERVISOR..LEAF_EXTENDED).contains(&leaf) {
+            return live;
+        }
+        let entry = self
+            .cpuid
+            .iter()
+            .find(|entry| entry.leaf == leaf && (!entry.has_subleaf || entry.subleaf == subleaf));
+        let Some(entry) = entry else {
+            return [0; 4];
+        };
+        let [_, live_ebx, live_ecx, _] = live;
+        let (mut ebx, mut ecx) = (u64::from(entry.ebx), u64::from(entry.ecx));
+        match leaf {
+            1 => ecx = ecx & !LEAF_1_ECX_LIVE | live_ecx & LEAF_1_ECX_LIVE,
+            7 => ecx = ecx & !LEAF_7_ECX_LIVE | live_ecx & LEAF_7_ECX_LIVE,
+            0xd => ebx = live_ebx,
+            _ => {}
+        }
+        [entry.eax.into(), ebx, ecx, entry.edx.into()]
     }
 }
 
@@ -265,7 +489,7 @@ impl Vcpu for WhpVcpu {
         self.index
     }
 
-    /// Kept for the saved state: WHP gives a guest the CPUID of its host.
+    /// Answered from when the guest executes CPUID.
     fn set_cpu_model(&mut self, model: &CpuModel) -> Result<(), SystemError> {
         self.cpuid.clone_from(&model.entries);
         Ok(())
@@ -291,17 +515,38 @@ impl Vcpu for WhpVcpu {
     fn run(&mut self) -> Result<VcpuExit<'_>, RunError> {
         self.finish_exit().map_err(|source| self.refused(source))?;
         while !self.stop.is_requested() {
+            self.offer_pic_interrupt()
+                .map_err(|source| self.refused(source))?;
             let exit = self.enter().map_err(|source| self.refused(source))?;
             let context = exit.VpContext;
             // SAFETY: the reason says which member of the union the hypervisor has filled.
             unsafe {
                 match exit.ExitReason {
                     WHvRunVpExitReasonX64IoPortAccess => {
-                        return self.port_access(&context, &exit.Anonymous.IoPortAccess);
+                        let access = exit.Anonymous.IoPortAccess;
+                        if !self
+                            .chip_port_access(&context, &access)
+                            .map_err(|source| self.refused(source))?
+                        {
+                            return self.port_access(&context, &access);
+                        }
                     }
                     WHvRunVpExitReasonMemoryAccess => {
-                        return self.memory_access(&context, &exit.Anonymous.MemoryAccess);
+                        let access = exit.Anonymous.MemoryAccess;
+                        if !self
+                            .chip_memory_access(&context, &access)
+                            .map_err(|source| self.refused(source))?
+                        {
+                            return self.memory_access(&context, &access);
+                        }
                     }
+                    WHvRunVpExitReasonX64ApicEoi => {
+                        let vector = exit.Anonymous.ApicEoi.InterruptVector as u8;
+                        self.irq_chip
+                            .end_of_interrupt(vector)
+                            .map_err(|source| self.refused(source))?;
+                    }
+                    WHvRunVpExitReasonX64InterruptWindow => self.can_take_interrupt = true,
                     WHvRunVpExitReasonX64MsrAccess => {
                         self.msr_access().map_err(|source| self.refused(source))?;
                     }
@@ -348,6 +593,7 @@ impl Vcpu for WhpVcpu {
 
 impl Drop for WhpVcpu {
     fn drop(&mut self) {
+        self.irq_chip.set_present(self.number(), false);
         // SAFETY: the partition lives, and nobody runs the vCPU: this is its only owner.
         unsafe { (self.machine.library.delete_vcpu)(self.machine.handle, self.number()) };
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+#[cfg(target_os = "linux")]
 use nvx_hypervisor::Hypervisor;
 
 /// KVM, where this user may open `/dev/kvm`.

@@ -1,14 +1,16 @@
 //! Interrupts that are on their way, or will be, when a guest is captured.
 //!
-//! Every body has the same shape. The guest (16-bit real mode: nothing but a vector table is
-//! needed) sets the chip up and reports ready, with interrupts off. The host makes an interrupt
+//! Every body has the same shape. The guest (32-bit protected mode, with a descriptor for its code and a
+//! gate for each vector) sets the chip up and reports ready, with interrupts off. The host makes an interrupt
 //! pending, captures, and restores into a new machine, in which the guest turns interrupts on.
 //! The handler counts, reports, and ends the interrupt; when it has run, the guest goes on for a
 //! while and reports how often it did.
 
 use iced_x86::IcedError;
-use iced_x86::code_asm::{CodeAssembler, al, byte_ptr, dword_ptr, dx, eax, ebx, ecx, edx, esi};
-use nvx_hypervisor::{IrqChip, Vcpu};
+use iced_x86::code_asm::{
+    CodeAssembler, al, byte_ptr, dword_ptr, dx, eax, ebx, ecx, edx, esi, esp,
+};
+use nvx_hypervisor::{IrqChip, SystemRegisters, TableRegister, Vcpu};
 
 use super::Case;
 use super::machine::{Captured, DATA, Event, Machine, assemble, finish, run};
@@ -19,6 +21,9 @@ const SETTLED_PORT: u16 = 0x522;
 
 /// Where the handler stands.
 const HANDLER: u32 = 0x2000;
+/// Its descriptors, and its vectors.
+const GDT: u32 = 0x9000;
+const IDT: u32 = 0xa000;
 /// How many interrupts the guest waits for; one byte, behind the one that counts them.
 const WAIT_FOR: u32 = DATA + 1;
 /// Rounds that the guest goes on for after these interrupts, so that one too many would show.
@@ -95,7 +100,7 @@ fn set_up_ioapic(a: &mut CodeAssembler, trigger: u32) -> Assembled {
 
 /// The guest: `set_up`, ready, interrupts on, wait for them, go on for a while.
 fn guest(set_up: impl FnOnce(&mut CodeAssembler) -> Assembled) -> Vec<u8> {
-    assemble(16, |a| {
+    assemble(32, |a| {
         a.cli()?;
         set_up_pics(a, 0)?;
         set_up(a)?;
@@ -118,22 +123,62 @@ fn guest(set_up: impl FnOnce(&mut CodeAssembler) -> Assembled) -> Vec<u8> {
     })
 }
 
+/// What IRET does where the code segment stays the same: an emulated KVM has been seen without it. The
+/// stack has EIP, CS and EFLAGS; they become EFLAGS and EIP. An interrupt between the two last
+/// instructions finds a stack as any other.
+fn return_from_interrupt(a: &mut CodeAssembler) -> Assembled {
+    a.push(eax)?;
+    a.push(ecx)?;
+    a.mov(eax, dword_ptr(esp + 8))?;
+    a.mov(ecx, dword_ptr(esp + 16))?;
+    a.mov(dword_ptr(esp + 12), ecx)?;
+    a.mov(dword_ptr(esp + 16), eax)?;
+    a.pop(ecx)?;
+    a.pop(eax)?;
+    a.add(esp, 4)?;
+    a.popfd()?;
+    a.ret()
+}
+
 fn handler(controller: Controller) -> Vec<u8> {
-    assemble(16, |a| {
+    assemble(32, |a| {
         a.push(eax)?;
         a.push(ebx)?;
-        a.push(dx)?;
+        a.push(edx)?;
         a.inc(byte_ptr(DATA))?;
         output(a, HANDLER_PORT, 0)?;
         match controller {
             Controller::Pic => output(a, 0x20, 0x20)?,
             Controller::Apic => store(a, APIC_EOI, 0)?,
         }
-        a.pop(dx)?;
+        a.pop(edx)?;
         a.pop(ebx)?;
         a.pop(eax)?;
-        a.iret()
+        return_from_interrupt(a)
     })
+}
+
+/// Descriptor and vector tables in which every vector leads to the handler (Intel SDM volume 3, 3.4.5
+/// and 6.11).
+fn store_tables(machine: &Machine, system: &mut SystemRegisters) {
+    const FLAT_CODE: u64 = 0x00cf_9b00_0000_ffff;
+    const FLAT_DATA: u64 = 0x00cf_9300_0000_ffff;
+    const INTERRUPT_GATE: u64 = 0x8e00 << 32;
+    let selector = u64::from(system.cs.selector);
+    machine.store(GDT + system.cs.selector, &FLAT_CODE.to_le_bytes());
+    machine.store(GDT + system.ss.selector, &FLAT_DATA.to_le_bytes());
+    let gate = u64::from(HANDLER) | selector << 16 | INTERRUPT_GATE;
+    for vector in 0..=255 {
+        machine.store(IDT + 8 * vector, &gate.to_le_bytes());
+    }
+    system.gdt = TableRegister {
+        base: GDT.into(),
+        limit: 0xff,
+    };
+    system.idt = TableRegister {
+        base: IDT.into(),
+        limit: 256 * 8 - 1,
+    };
 }
 
 /// A guest that is ready, stopped.
@@ -157,13 +202,10 @@ impl Prepared {
         }
         machine.store(HANDLER, &handler(controller));
         machine.store(WAIT_FOR, &[1]);
-        // Each entry of the vector table: offset, segment.
-        for vector in 0..=255 {
-            machine.store(4 * vector, &HANDLER.to_le_bytes());
-        }
-        let mut vcpu = machine.enter16(&*case.backend, &guest(set_up));
-        let (mut registers, system) = vcpu.registers().unwrap();
+        let mut vcpu = machine.enter32(&*case.backend, &guest(set_up));
+        let (mut registers, mut system) = vcpu.registers().unwrap();
         registers.rsi = u64::from(esi_value);
+        store_tables(&machine, &mut system);
         vcpu.set_registers(&registers, &system).unwrap();
         let event = run(&mut *vcpu);
         assert_eq!(event, Event::PortWrite(READY_PORT, 1, vec![0]));

@@ -9,7 +9,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 use nvx_hypervisor::{
     ClockState, Hypervisor, IrqChipState, Partition, PartitionOptions, Registers, SavedState,
-    Segment, SystemRegisters, Vcpu, VcpuExit, VcpuState,
+    SystemRegisters, Vcpu, VcpuExit, VcpuState,
 };
 use nvx_memory::{GuestAddress, GuestMemory, RamLayout, RamRange};
 
@@ -178,32 +178,6 @@ impl Machine {
             &SystemRegisters::protected_mode_entry(&reset),
         )
         .unwrap();
-        vcpu
-    }
-
-    /// vCPU 0, about to execute 16-bit `code` in real mode. DS has base 0 and the limit 4 GiB, so
-    /// that 32-bit addresses reach the interrupt chip.
-    pub fn enter16(&self, backend: &dyn Hypervisor, code: &[u8]) -> Box<dyn Vcpu> {
-        self.store(CODE, code);
-        let mut vcpu = self.vcpu(backend, 0);
-        let (_, mut system) = vcpu.registers().unwrap();
-        let data = Segment {
-            base: 0,
-            selector: 0,
-            ..system.ds
-        };
-        system.cs = Segment {
-            base: 0,
-            selector: 0,
-            ..system.cs
-        };
-        (system.es, system.ss) = (data, data);
-        system.ds = Segment {
-            limit: 0xffff_ffff,
-            access: data.access | 1 << 15,
-            ..data
-        };
-        vcpu.set_registers(&entry_registers(), &system).unwrap();
         vcpu
     }
 }
