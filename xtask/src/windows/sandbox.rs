@@ -16,8 +16,8 @@ use crate::workspace::Workspace;
 const WORKSPACE_DIR: &str = "/nvx/workspace";
 pub const TARGET_DIR: &str = "/nvx/target";
 const CARGO_HOME: &str = "/nvx/cargo";
-const WINE_PREFIX: &str = "/nvx/wine";
-const RUNTIME_DIR: &str = "/nvx/run";
+pub const WINE_PREFIX: &str = "/nvx/wine";
+pub const RUNTIME_DIR: &str = "/nvx/run";
 
 /// The toolchain folder with the workspace in it.
 pub struct Sandbox {
@@ -136,11 +136,18 @@ fn environment() -> Vec<(&'static str, OsString)> {
     all
 }
 
+/// A command line whose mounts are its own, and whose processes end with it; the program and its arguments
+/// are to be added.
+pub fn alone() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--"]);
+    command
+}
+
 /// A command line that enters the folder `root`; the program and its arguments are to be added.
 pub fn enter(root: &Path, mounts: &[(PathBuf, &'static str)]) -> Command {
-    let mut command = Command::new("unshare");
+    let mut command = alone();
     command
-        .args(["--mount", "--pid", "--fork", "--kill-child", "--"])
         .args(["sh", "-ec", ENTER, "enter"])
         .arg(root)
         .arg(mounts.len().to_string());

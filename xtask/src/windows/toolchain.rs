@@ -1,13 +1,19 @@
 //! The folder with the Windows toolchain: Debian sid with Rust, the MinGW linker and Wine.
 //!
 //! Debian's Rust for Windows has no standard library, so Cargo builds it (`-Zbuild-std`) from the
-//! source package, which lacks nothing but two start files of the target; they are compiled here once.
-//! The folder takes about 3 GB and a few minutes, once per machine; it is complete when its last file,
-//! the mark, is there.
+//! source package, which lacks nothing but two start files of the target; they are compiled here once,
+//! and Wine's registry and drive are set up. The folder takes about 3 GB and a few minutes, once per
+//! machine.
+//!
+//! It is made under another name and gets its own when its last file, the mark, is in it: what was left
+//! by a make that failed or was killed is removed by the next. Every step has a mount namespace of its own
+//! (debootstrap mounts in the folder too), so nothing stays mounted and removing cannot lead out of it.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -15,7 +21,7 @@ use super::sandbox;
 
 /// Written last. Another content is another recipe, and the folder is made anew.
 const MARK: &str = "nvx-windows-toolchain";
-const RECIPE: &str = "debian sid, recipe 1\n";
+const RECIPE: &str = "debian sid, recipe 2\n";
 
 /// Where the compiler looks for the target's files.
 const LIBRARIES: &str = "/usr/lib/rustlib/x86_64-pc-windows-gnu/lib";
@@ -28,6 +34,13 @@ const PACKAGES: [&str; 6] = [
     "wine64",
     "wine",
 ];
+
+/// Nobody reads manuals there, and a folder that a power cut spoils is made again.
+const DPKG_SETTINGS: &str = "force-unsafe-io
+path-exclude=/usr/share/doc/*
+path-exclude=/usr/share/man/*
+path-exclude=/usr/share/locale/*
+";
 
 /// What is taken over from this machine, if it has it: how it reaches Debian's mirror and crates.io.
 const HOST_FILES: [&str; 5] = [
@@ -54,6 +67,20 @@ pub fn obstacle() -> Option<String> {
 /// The folder, made if it is not there.
 pub fn ensure() -> Result<PathBuf> {
     let directory = directory()?;
+    if is_complete(&directory) {
+        return Ok(directory);
+    }
+    let parent = directory
+        .parent()
+        .context("the cache directory has no parent")?;
+    std::fs::create_dir_all(parent)
+        .with_context(|| format!("cannot create {}", parent.display()))?;
+    let lock_path = directory.with_extension("lock");
+    let lock = File::create(&lock_path)
+        .with_context(|| format!("cannot create {}", lock_path.display()))?;
+    lock.lock()
+        .with_context(|| format!("cannot lock {}", lock_path.display()))?;
+    // Another process may have made it meanwhile.
     if is_complete(&directory) {
         return Ok(directory);
     }
@@ -87,40 +114,61 @@ fn directory() -> Result<PathBuf> {
 }
 
 fn make(part: &Path) -> Result<()> {
-    let parent = part.parent().context("the cache directory has no parent")?;
-    std::fs::create_dir_all(parent)
-        .with_context(|| format!("cannot create {}", parent.display()))?;
-    println!("  Debian sid by debootstrap");
-    let mut debootstrap = Command::new("debootstrap");
+    let mut debootstrap = sandbox::alone();
     debootstrap
-        .args(["--variant=minbase", "--include=ca-certificates", "sid"])
+        .args(["debootstrap", "--variant=minbase"])
+        .args(["--include=ca-certificates", "sid"])
         .arg(part)
         .arg(MIRROR);
-    run_quietly(&mut debootstrap, "debootstrap")?;
+    step("Debian sid by debootstrap", &mut debootstrap)?;
     for file in HOST_FILES {
         take_over(Path::new(file), part)?;
     }
     for file in download_settings() {
         take_over(&file, part)?;
     }
-    println!("  packages {}", PACKAGES.join(", "));
+    let dpkg_settings = part.join("etc/dpkg/dpkg.cfg.d/nvx");
+    std::fs::write(&dpkg_settings, DPKG_SETTINGS)
+        .with_context(|| format!("cannot write {}", dpkg_settings.display()))?;
+    let packages = PACKAGES.join(" ");
     let install = format!(
-        "apt-get update -q && apt-get install -q -y --no-install-recommends {} && apt-get clean",
-        PACKAGES.join(" ")
+        "apt-get update -q && apt-get install -q -y --no-install-recommends {packages} && apt-get clean"
     );
-    run_quietly(
+    step(
+        &format!("packages {packages}"),
         in_folder(part, &install).env("DEBIAN_FRONTEND", "noninteractive"),
-        "apt-get",
     )?;
-    println!("  start files of the target");
     for object in ["rsbegin", "rsend"] {
         let compile = format!(
             "mkdir -p {LIBRARIES} && \
              RUSTC_BOOTSTRAP=1 rustc --edition 2021 --target x86_64-pc-windows-gnu --emit=obj \
              -o {LIBRARIES}/{object}.o /usr/lib/rustlib/src/rust/library/rtstartup/{object}.rs"
         );
-        run_quietly(&mut in_folder(part, &compile), "rustc")?;
+        step(
+            &format!("start file {object}.o of the target"),
+            &mut in_folder(part, &compile),
+        )?;
     }
+    // Without .NET and HTML, which nothing here uses, Wine does not ask for their packages. Its server
+    // writes the registry when it ends.
+    let wine = format!(
+        "mkdir -p {runtime} {prefix} && export WINEDEBUG=-all WINEPREFIX={prefix} XDG_RUNTIME_DIR={runtime} && \
+         WINEDLLOVERRIDES='mscoree,mshtml=' wineboot --init && \
+         $(dpkg -L wine64 | grep '/wineserver$') --wait",
+        runtime = sandbox::RUNTIME_DIR,
+        prefix = sandbox::WINE_PREFIX,
+    );
+    step(
+        "Wine's drive and registry",
+        in_folder(part, &wine).env("HOME", "/root"),
+    )
+}
+
+/// Runs one step, and says how long it took.
+fn step(what: &str, command: &mut Command) -> Result<()> {
+    let start = Instant::now();
+    run_quietly(command, what)?;
+    println!("  {what}: {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -173,7 +221,7 @@ fn run_quietly(command: &mut Command, name: &str) -> Result<()> {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    bail!("{name} failed while the Windows toolchain was made; see above");
+    bail!("the Windows toolchain could not be made: {name}; see above");
 }
 
 fn on_path(program: &str) -> bool {
