@@ -43,6 +43,27 @@ pub enum InitramfsChoice {
     Packed(Vec<OsString>),
 }
 
+impl LinuxGuest {
+    /// The initramfs's file, unless it is packed.
+    pub(crate) fn initrd(&self) -> Option<&Path> {
+        match &self.initramfs {
+            InitramfsChoice::File(file) => Some(file),
+            InitramfsChoice::Packed(_) => None,
+        }
+    }
+
+    /// What is packed, for people.
+    pub(crate) fn contents(&self) -> Vec<String> {
+        match &self.initramfs {
+            InitramfsChoice::File(_) => Vec::new(),
+            InitramfsChoice::Packed(words) => words
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+        }
+    }
+}
+
 impl Guest {
     /// `probe` or `linux`.
     pub fn kind(&self) -> &'static str {
@@ -68,6 +89,14 @@ impl Guest {
         }
     }
 
+    /// The Linux guest, if it is one.
+    pub(crate) fn linux(&self) -> Option<&LinuxGuest> {
+        match self {
+            Self::Probe(_) => None,
+            Self::Linux(linux) => Some(linux),
+        }
+    }
+
     /// The arguments of `nvx run` that start it.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         match self {
@@ -84,8 +113,8 @@ impl Guest {
                     "--cmdline".into(),
                     linux.command_line.clone().into(),
                 ];
-                if let InitramfsChoice::File(file) = &linux.initramfs {
-                    arguments.extend(["--initrd".into(), file.clone().into()]);
+                if let Some(file) = linux.initrd() {
+                    arguments.extend(["--initrd".into(), file.into()]);
                 }
                 arguments
             }

@@ -12,6 +12,7 @@
 pub mod accept;
 pub mod compare;
 pub mod disturb;
+mod document;
 #[cfg(test)]
 mod example;
 mod guest;
@@ -38,6 +39,7 @@ mod warnings;
 mod work_dir;
 pub mod writeback;
 
+pub use document::{DocumentError, read_comparison, read_lifecycle};
 pub use guest::{Guest, InitramfsChoice, LinuxGuest};
 pub use guest_image::GuestImageError;
 pub use lifecycle::{

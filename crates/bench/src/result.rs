@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use nvx_profile::ParsedRecord;
 use serde::{Deserialize, Serialize};
 
-use crate::guest::{Guest, InitramfsChoice};
 use crate::host::HostFingerprint;
 use crate::statistics::{median, nearest_rank, sigma};
 use crate::storage::StorageTelemetry;
@@ -96,9 +95,18 @@ pub struct Controls {
     /// What the probe guest was asked to do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub probe: String,
-    /// Of a Linux guest, its kernel and what it started with.
-    #[serde(flatten)]
-    pub linux: LinuxControls,
+    /// A Linux guest's kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<PathBuf>,
+    /// Its initramfs, if it was not packed for the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initrd: Option<PathBuf>,
+    /// Its command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_line: Option<String>,
+    /// What was packed for it, as arguments of `nvx guest pack`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<String>,
     /// How a guest ends: `guest-exit`.
     pub teardown_mode: String,
     /// [`TEARDOWN_TIMEOUT_SECONDS`].
@@ -125,45 +133,6 @@ pub struct Controls {
     /// Which writeback was asked for, as `--writeback` takes it.
     #[serde(default = "auto", skip_serializing_if = "is_auto")]
     pub writeback: String,
-}
-
-/// What a Linux guest was made of; all absent of the probe guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinuxControls {
-    /// The kernel's file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<PathBuf>,
-    /// The initramfs, if it was not packed for the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initrd: Option<PathBuf>,
-    /// The kernel's command line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command_line: Option<String>,
-    /// What was packed, as arguments of `nvx guest pack`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub contents: Vec<String>,
-}
-
-impl LinuxControls {
-    /// What a result says of a guest.
-    pub fn of(guest: &Guest) -> Self {
-        let Guest::Linux(linux) = guest else {
-            return Self::default();
-        };
-        let (initrd, contents) = match &linux.initramfs {
-            InitramfsChoice::File(file) => (Some(file.clone()), Vec::new()),
-            InitramfsChoice::Packed(contents) => {
-                let words = contents.iter().map(|word| word.to_string_lossy().into());
-                (None, words.collect())
-            }
-        };
-        Self {
-            kernel: Some(linux.kernel.clone()),
-            initrd,
-            command_line: Some(linux.command_line.clone()),
-            contents,
-        }
-    }
 }
 
 /// What is asked for if nothing is said.

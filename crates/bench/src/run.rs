@@ -8,15 +8,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::guest::{PreparedGuest, prepare};
+use crate::guest::{LinuxGuest, PreparedGuest, prepare};
 use crate::guest_image::{GuestImageError, digest};
 use crate::host::{ExecutionFacts, HostFingerprint};
 use crate::lifecycle::{LifecycleError, LifecycleRequest};
 use crate::page_cache::{PageCacheError, make_cold};
 use crate::result::{
     BuildIdentity, CAPTURE_TIMING, CaptureResult, Controls, LIFECYCLE_SCHEMA,
-    LIFECYCLE_SCHEMA_VERSION, LIFECYCLE_SUITE, LifecycleResult, LinuxControls, RestoreCell,
-    StartResult, TEARDOWN_TIMEOUT_SECONDS,
+    LIFECYCLE_SCHEMA_VERSION, LIFECYCLE_SUITE, LifecycleResult, RestoreCell, StartResult,
+    TEARDOWN_TIMEOUT_SECONDS,
 };
 use crate::sampling::{READY_MARKER, RESTORED_MARKER, Sampler};
 use crate::storage::StorageWatch;
@@ -268,6 +268,7 @@ fn describe(
     })?;
     let bytes = std::fs::read(&request.program).map_err(program)?;
     let platform = host.platform(&request.backend);
+    let linux = request.guest.linux();
     Ok(LifecycleResult {
         schema: LIFECYCLE_SCHEMA.to_owned(),
         schema_version: LIFECYCLE_SCHEMA_VERSION,
@@ -289,7 +290,10 @@ fn describe(
             processors: request.vcpus.into(),
             guest: request.guest.kind().to_owned(),
             probe: request.guest.probe_text(),
-            linux: LinuxControls::of(&request.guest),
+            kernel: linux.map(|linux| linux.kernel.clone()),
+            initrd: linux.and_then(|linux| linux.initrd().map(Path::to_owned)),
+            command_line: linux.map(|linux| linux.command_line.clone()),
+            contents: linux.map(LinuxGuest::contents).unwrap_or_default(),
             teardown_mode: "guest-exit".to_owned(),
             teardown_timeout_seconds: TEARDOWN_TIMEOUT_SECONDS,
             timeout_seconds: request.limit.as_secs(),

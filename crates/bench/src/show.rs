@@ -76,11 +76,11 @@ pub(crate) fn guest(result: &LifecycleResult) -> String {
     /// So much of a digest tells files apart.
     const SHOWN_DIGITS: usize = 12;
     let controls = &result.controls;
-    let Some(kernel) = &controls.linux.kernel else {
+    let Some(kernel) = &controls.kernel else {
         return format!("{} {}", controls.guest, controls.probe);
     };
     let short = |digest: &str| digest.get(..SHOWN_DIGITS).unwrap_or(digest).to_owned();
-    let initramfs = match &controls.linux.initrd {
+    let initramfs = match &controls.initrd {
         Some(file) => format!("initramfs {}", file.display()),
         None => "packed initramfs".to_owned(),
     };

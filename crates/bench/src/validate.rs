@@ -22,7 +22,7 @@ use crate::sampling::{READY_MARKER, RESTORED_MARKER};
 use crate::stability::{Trend, UnstableRule, trend, unstable_rule, widest_split};
 use crate::statistics::{median, nearest_rank};
 pub use fields::FieldError;
-use fields::Node;
+pub(crate) use fields::Node;
 
 /// Guest RAM of a result that can be accepted.
 pub const ACCEPTED_MEMORY_MIB: u64 = 128;

@@ -153,7 +153,8 @@ impl<'a> Paired<'a> {
         let spread = spread(&self.differences);
         let needed = pairs_to_tell(spread, (margin_percent / 100.0).ln_1p(), alpha);
         // Rounds are mirrored, so samples come in twos; fewer than there are would not tell either.
-        let needed = needed.max(self.differences.len() + 2).next_multiple_of(2);
+        let needed = needed.max(self.differences.len() + 2);
+        let needed = needed.saturating_add(needed % 2);
         let (verdict, words) = in_words(interval, margin_percent, needed);
         let p50 = |samples: &[f64]| median(samples).unwrap_or_default();
         let p25 = nearest_rank(self.other, 0.25).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
 
-use crate::result::{ProfileSection, TimeSeries};
+use crate::result::{PhaseRecord, ProfileSection, TimeSeries};
 use crate::storage::{StorageReading, StorageTelemetry};
 use crate::warnings::is_part;
 
@@ -82,19 +82,23 @@ pub(super) fn strip(name: &str, series: &TimeSeries) -> Markup {
 
 /// A colour for each phase that is part of the metric, the longest first.
 pub(super) fn phase_colours(profile: &ProfileSection) -> Vec<(String, &'static str)> {
-    let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut totals_ms: BTreeMap<&str, f64> = BTreeMap::new();
     for sample in &profile.raw_samples {
         for record in is_part(&sample.records) {
-            *totals.entry(&record.phase).or_default() += record.duration_ns;
+            *totals_ms.entry(&record.phase).or_default() += milliseconds(record);
         }
     }
-    let mut phases: Vec<(&str, u64)> = totals.into_iter().collect();
-    phases.sort_by_key(|(_, total)| std::cmp::Reverse(*total));
+    let mut phases: Vec<(&str, f64)> = totals_ms.into_iter().collect();
+    phases.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     phases
         .into_iter()
         .zip(COLOURS.into_iter().cycle())
         .map(|((phase, _), colour)| (phase.to_owned(), colour))
         .collect()
+}
+
+fn milliseconds(record: &PhaseRecord) -> f64 {
+    record.duration_ns as f64 / 1e6
 }
 
 /// The phases of each sample on top of one another.
@@ -107,13 +111,13 @@ pub(super) fn stacked_phases(
         .raw_samples
         .iter()
         .map(|sample| {
-            let length = |phase: &str| -> u64 {
+            let length_ms = |phase: &str| -> f64 {
                 let records = is_part(&sample.records).filter(|record| record.phase == phase);
-                records.map(|record| record.duration_ns).sum()
+                records.map(milliseconds).sum()
             };
             let phases = colours.iter().enumerate();
             phases
-                .map(|(index, (phase, _))| (index, length(phase) as f64 / 1e6))
+                .map(|(index, (phase, _))| (index, length_ms(phase)))
                 .collect()
         })
         .collect();
@@ -160,7 +164,7 @@ pub(super) fn throughput(telemetry: &StorageTelemetry) -> Markup {
         .windows(2)
         .filter_map(|two| {
             let (from, to) = (two[0].device_written_bytes?, two[1].device_written_bytes?);
-            let seconds = (two[1].elapsed_us - two[0].elapsed_us) as f64 / 1e6;
+            let seconds = two[1].elapsed_us.checked_sub(two[0].elapsed_us)? as f64 / 1e6;
             let mib = to.saturating_sub(from) as f64 / f64::from(1 << 20);
             (seconds > 0.0).then(|| (two[1].elapsed_us as f64 / 1e6, mib / seconds))
         })

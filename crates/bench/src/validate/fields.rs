@@ -43,30 +43,30 @@ pub enum FieldError {
 }
 
 /// A member.
-pub(super) struct Node<'a> {
+pub(crate) struct Node<'a> {
     value: &'a Value,
     path: String,
 }
 
 impl<'a> Node<'a> {
-    pub(super) fn root(value: &'a Value) -> Self {
+    pub(crate) fn root(value: &'a Value) -> Self {
         Self {
             value,
             path: String::new(),
         }
     }
 
-    pub(super) fn value(&self) -> &'a Value {
+    pub(crate) fn value(&self) -> &'a Value {
         self.value
     }
 
-    pub(super) fn get(&self, name: &str) -> Result<Self, FieldError> {
+    pub(crate) fn get(&self, name: &str) -> Result<Self, FieldError> {
         self.optional(name).ok_or_else(|| FieldError::Missing {
             field: self.child(name),
         })
     }
 
-    pub(super) fn optional(&self, name: &str) -> Option<Self> {
+    pub(crate) fn optional(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self {
             value,
@@ -82,32 +82,58 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(super) fn fault(&self, what: impl Into<String>) -> FieldError {
+    pub(crate) fn fault(&self, what: impl Into<String>) -> FieldError {
         FieldError::Wrong {
             field: self.path.clone(),
             what: what.into(),
         }
     }
 
-    pub(super) fn text(&self) -> Result<&'a str, FieldError> {
+    /// The elements of a list, whose paths have their index.
+    pub(crate) fn elements(&self) -> Result<Vec<Self>, FieldError> {
+        let list = self
+            .value
+            .as_array()
+            .ok_or_else(|| self.fault("must be a list"))?;
+        let element = |(index, value)| Self {
+            value,
+            path: format!("{}[{index}]", self.path),
+        };
+        Ok(list.iter().enumerate().map(element).collect())
+    }
+
+    /// The members of an object.
+    pub(crate) fn members(&self) -> Result<Vec<Self>, FieldError> {
+        let object = self
+            .value
+            .as_object()
+            .ok_or_else(|| self.fault("must be an object"))?;
+        let member = |(name, value): (&String, &'a Value)| Self {
+            value,
+            path: self.child(name),
+        };
+        Ok(object.iter().map(member).collect())
+    }
+
+    pub(crate) fn text(&self) -> Result<&'a str, FieldError> {
         self.value
             .as_str()
             .ok_or_else(|| self.fault("must be a text"))
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, FieldError> {
+    pub(crate) fn boolean(&self) -> Result<bool, FieldError> {
         self.value
             .as_bool()
             .ok_or_else(|| self.fault("must be true or false"))
     }
 
-    pub(super) fn whole(&self) -> Result<u64, FieldError> {
+    pub(crate) fn whole(&self) -> Result<u64, FieldError> {
         self.value
             .as_u64()
             .ok_or_else(|| self.fault("must be a whole number"))
     }
 
-    pub(super) fn expect(&self, wanted: &Value) -> Result<(), FieldError> {
+    pub(crate) fn expect(&self, wanted: &Value) -> Result<(), FieldError> {
         if self.value == wanted {
             return Ok(());
         }
@@ -115,7 +141,7 @@ impl<'a> Node<'a> {
     }
 
     /// Finite numbers above zero.
-    pub(super) fn samples(&self) -> Result<Vec<f64>, FieldError> {
+    pub(crate) fn samples(&self) -> Result<Vec<f64>, FieldError> {
         let list = self
             .value
             .as_array()
@@ -132,7 +158,7 @@ impl<'a> Node<'a> {
             .collect()
     }
 
-    pub(super) fn equals(&self, computed: f64) -> Result<(), FieldError> {
+    pub(crate) fn equals(&self, computed: f64) -> Result<(), FieldError> {
         let stored = self
             .value
             .as_f64()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use nvx_profile::ParsedRecord;
 
 use super::fields::{FieldError, Node};
+use crate::document::from_value;
 use crate::lifecycle::{generation, milliseconds};
 use crate::result::{MONITOR_SOURCE, PhaseRecord, ProfileSection, RawSample};
 
@@ -16,8 +17,9 @@ pub(super) fn check(suite: &Node<'_>, samples_ms: &[f64]) -> Result<(), FieldErr
     let Some(profile) = suite.optional("profile") else {
         return Ok(());
     };
-    let section: ProfileSection = serde_json::from_value(profile.value().clone())
-        .map_err(|error| profile.fault(format!("cannot be understood: {error}")))?;
+    let section: ProfileSection = from_value(profile.value()).map_err(|(field, error)| {
+        profile.fault(format!("cannot be understood: {field}: {error}"))
+    })?;
     let raw = section.raw_samples;
     if raw.is_empty() {
         return Ok(());

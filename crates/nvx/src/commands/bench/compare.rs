@@ -6,9 +6,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use nvx_bench::accept::write_json;
 use nvx_bench::compare::{
-    CompareError, ComparePlan, ComparisonResult, MetricKind, NamedBuild, TestPlan, merge,
-    run_comparison, text,
+    CompareError, ComparePlan, MetricKind, NamedBuild, TestPlan, merge, run_comparison, text,
 };
+use nvx_bench::{DocumentError, read_comparison};
 use nvx_host::TerminationSignals;
 
 use super::lifecycle::remaining;
@@ -120,15 +120,8 @@ pub fn run_merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let results = args
         .results
         .iter()
-        .map(|path| {
-            let name = path.display().to_string();
-            let text = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-            let result: ComparisonResult = serde_json::from_slice(&text)
-                .with_context(|| format!("{name} is no result of nvx bench compare"))?;
-            // Verdicts follow from the samples; those in the file are not relied on.
-            Ok((name, result.judged()))
-        })
-        .collect::<anyhow::Result<Vec<_>>>()
+        .map(|path| Ok((path.display().to_string(), read_comparison(path)?)))
+        .collect::<Result<Vec<_>, DocumentError>>()
         .map_err(Failure::input)?;
     match merge(&results) {
         Ok(table) => output::result(&table),

@@ -11,7 +11,8 @@ use nvx_bench::host::HostFingerprint;
 use nvx_bench::result::LifecycleResult;
 use nvx_bench::validate::{ACCEPTED_MEMORY_MIB, MIN_RUNS};
 use nvx_bench::{
-    CacheState, Guest, LifecycleRequest, MatrixCell, RunPlan, Step, Watcher, run_lifecycle, show,
+    CacheState, Guest, LifecycleRequest, MatrixCell, RunPlan, Step, Watcher, read_lifecycle,
+    run_lifecycle, show,
 };
 use nvx_host::{Termination, TerminationSignals};
 
@@ -98,7 +99,7 @@ fn run_once(
     signals: &TerminationSignals,
 ) -> Result<ExitCode, Failure> {
     let resumed = match args.resume {
-        true => Some(read(&args.output).map_err(Failure::input)?),
+        true => Some(read_lifecycle(&args.output).map_err(Failure::input)?),
         false => None,
     };
     let mut watcher = Onlooker::new(&args.output, args, plan, signals);
@@ -191,13 +192,6 @@ fn check_acceptable(args: &LifecycleArgs, request: &LifecycleRequest) -> anyhow:
         anyhow::bail!("--cache cold: only results of warm restores are accepted");
     }
     Ok(())
-}
-
-/// Reads a result of this program.
-pub(super) fn read(path: &Path) -> anyhow::Result<LifecycleResult> {
-    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&text)
-        .with_context(|| format!("{} is no lifecycle result of this program", path.display()))
 }
 
 /// Shows progress, keeps the result, and disturbs where that is asked for.
@@ -296,7 +290,7 @@ pub(super) fn remaining(elapsed: Duration, done: u32, total: u32) -> String {
 
 /// Shows a result.
 pub fn show(args: &ShowArgs) -> Result<ExitCode, Failure> {
-    let result = read(&args.result).map_err(Failure::input)?;
+    let result = read_lifecycle(&args.result).map_err(Failure::input)?;
     match &args.html {
         Some(path) => {
             let page = nvx_bench::html::page(&result);
