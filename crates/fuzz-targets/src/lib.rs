@@ -44,7 +44,7 @@ const fn target(name: &'static str, input: &'static str, run: fn(&[u8])) -> Targ
 }
 
 /// Every target.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 16] = [
     target(
         "manifest",
         "manifest.json of a snapshot",
@@ -98,6 +98,16 @@ pub const TARGETS: [Target; 14] = [
         "result_json",
         "a benchmark's result",
         results::lifecycle_result,
+    ),
+    target(
+        "perf_import",
+        "a result or a log of the public format",
+        results::import_file,
+    ),
+    target(
+        "history_hosts",
+        "the hosts beside a performance history",
+        results::hosts,
     ),
 ];
 

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use nvx_bench::result::LifecycleResult;
 use nvx_bench::validate::{Verdict, validate};
-use nvx_perf::{CollectRequest, History, NameRule, collect};
+use nvx_perf::{
+    CollectRequest, History, Hosts, ImportRequest, ImportResult, NameRule, collect, import,
+};
 use serde_json::Value;
 
 use crate::temporary_file;
@@ -49,4 +51,46 @@ pub(crate) fn lifecycle_result(bytes: &[u8]) {
             rows.expect("rows that were collected can be read");
         }
     });
+}
+
+/// What `nvx perf import` reads.
+pub(crate) fn import_file(bytes: &[u8]) {
+    temporary_file::with_content(bytes, |path| {
+        let request = ImportRequest {
+            source: path.to_owned(),
+            history: None,
+            platform: Some("linux-kvm-bare-metal".to_owned()),
+            commit: Some("0123456789abcdef0123456789abcdef01234567".to_owned()),
+        };
+        match import(&request) {
+            Ok(ImportResult::Lifecycle(imported)) => {
+                let rows = History::parse(path, imported.csv.as_bytes(), NameRule::Rows)
+                    .expect("rows that were imported can be read");
+                assert_eq!(rows.row_count(), imported.rows);
+            }
+            Ok(ImportResult::Profile(imported)) => {
+                assert!(!imported.records.is_empty());
+                let samples = imported.phases.values().map(|phase| phase.samples_ms.len());
+                assert_eq!(samples.sum::<usize>(), imported.records.len());
+                for phase in imported.phases.values() {
+                    assert!(phase.min_ms <= phase.p50_ms && phase.p50_ms <= phase.p95_ms);
+                    assert!(phase.p95_ms <= phase.max_ms && phase.max_ms.is_finite());
+                }
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
+/// The side file of a history.
+pub(crate) fn hosts(bytes: &[u8]) {
+    let Ok(hosts) = temporary_file::with_content(bytes, Hosts::read) else {
+        return;
+    };
+    for entry in hosts.entries() {
+        assert_eq!(hosts.fingerprint(&entry.commit), Some(&*entry.fingerprint));
+    }
+    let written = hosts.to_json_lines();
+    let again = temporary_file::with_content(written.as_bytes(), Hosts::read);
+    assert_eq!(again.expect("what was written can be read"), hosts);
 }

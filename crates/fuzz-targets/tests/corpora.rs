@@ -69,6 +69,8 @@ corpora!(
     profile_line,
     history_csv,
     result_json,
+    perf_import,
+    history_hosts,
 );
 
 #[test]

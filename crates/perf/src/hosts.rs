@@ -74,8 +74,16 @@ impl Hosts {
         if !path.exists() {
             return Ok(Self::default());
         }
-        let content = read_bytes(&path).map_err(HostsError::Read)?;
-        Self::parse(&path, &content)
+        Self::read(&path)
+    }
+
+    /// Reads a side file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is wrong.
+    pub fn read(path: &Path) -> Result<Self, HostsError> {
+        let content = read_bytes(path).map_err(HostsError::Read)?;
+        Self::parse(path, &content)
     }
 
     fn parse(path: &Path, content: &[u8]) -> Result<Self, HostsError> {

@@ -23,20 +23,9 @@ fn probe() -> Probe {
     Probe::new("fill=top:16,seed=1", RAM)
 }
 
-/// Most memory that the process has had resident (`VmHWM`, proc_pid_status(5)), in bytes.
-fn peak_resident_bytes(process: &Process) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap();
-    let kib = line.trim().strip_suffix(" kB").unwrap();
-    kib.parse::<u64>().unwrap() << 10
-}
-
 #[track_caller]
 fn assert_bounded(process: &Process) {
-    let peak = peak_resident_bytes(process);
+    let peak = process.peak_resident_bytes().unwrap();
     assert!(peak < RAM + MONITOR_MAX_BYTES, "{peak} bytes resident");
 }
 

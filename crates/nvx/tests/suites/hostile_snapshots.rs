@@ -12,8 +12,11 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use nvx_snapshot::{MANIFEST_FILE, MEMORY_FILE, Manifest, STATE_FILE, SavedRamRange, Snapshot};
+use nvx_snapshot::{
+    Digest, MANIFEST_FILE, MEMORY_FILE, Manifest, STATE_FILE, SavedRamRange, Snapshot,
+};
 
+use crate::support::vm::Vm;
 use crate::support::{
     BACKEND, Finished, MIB, Probe, Process, arguments, begin, content, copy_snapshot, entries,
     inspect, manifest, nvx, restore, run, start, talk, text,
@@ -21,6 +24,8 @@ use crate::support::{
 
 const SMALL: u64 = 16 * MIB;
 const FILES: [&str; 3] = [MANIFEST_FILE, STATE_FILE, MEMORY_FILE];
+/// How many states are altered at random.
+const ALTERED_STATES: usize = 24;
 /// The monitor failed.
 const FAILED: i32 = 125;
 /// Bad input to a command that runs no guest.
@@ -374,4 +379,126 @@ fn a_private_copy_is_out_of_reach_of_who_writes_to_the_snapshot() {
     talk(&restore(&next, &["--backend", BACKEND.name()]), "v\nx0\n")
         .expect_code(0)
         .line(&probe.verified(1));
+}
+
+/// Numbers that look random, from a seed that a failure tells (Marsaglia's xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % limit
+    }
+}
+
+/// Alters some bytes of one payload of a snapshot's state and sets all digests right, as somebody does who
+/// writes a hostile snapshot. Tells what was altered.
+fn alter_state(snapshot: &Path, random: &mut Random) -> String {
+    // doc/design/snapshot.md, "state.bin".
+    const HEADER_BYTES: usize = 24;
+    const LENGTH_AT: usize = 64 + 64 + 4;
+    const ENTRY_BYTES: usize = LENGTH_AT + 4 + 32;
+    let path = snapshot.join(STATE_FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    let count = u32::from_le_bytes(*bytes[12..].first_chunk().unwrap()) as usize;
+    let mut start = HEADER_BYTES + count * ENTRY_BYTES;
+    let entry_of = |index: usize| HEADER_BYTES + index * ENTRY_BYTES;
+    let length_of = |bytes: &[u8], index: usize| {
+        let at = entry_of(index) + LENGTH_AT;
+        u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize
+    };
+    // Some devices have nothing to save.
+    let full: Vec<usize> = (0..count).filter(|&at| length_of(&bytes, at) > 0).collect();
+    let chosen = full[random.below(full.len())];
+    for index in 0..chosen {
+        start += length_of(&bytes, index);
+    }
+    let entry = entry_of(chosen);
+    let length = length_of(&bytes, chosen);
+    let unit = String::from_utf8_lossy(&bytes[entry..entry + 64]);
+    let mut told = format!("{}:", unit.trim_end_matches('\0'));
+    for _ in 0..=random.below(6) {
+        let offset = random.below(length);
+        let value = match random.below(4) {
+            0 => 0,
+            1 => 0xff,
+            2 => bytes[start + offset] ^ 1 << random.below(8),
+            _ => random.below(256) as u8,
+        };
+        bytes[start + offset] = value;
+        told.push_str(&format!(" {offset}={value:#x}"));
+    }
+    let digest = Digest::of(&bytes[start..start + length]);
+    bytes[entry + LENGTH_AT + 4..entry + ENTRY_BYTES].copy_from_slice(digest.as_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let mut manifest = manifest(snapshot);
+    manifest.state.digest = Digest::of(&bytes);
+    fs::write(snapshot.join(MANIFEST_FILE), manifest.encode().unwrap()).unwrap();
+    told
+}
+
+#[test]
+fn an_altered_state_with_right_digests_is_refused_or_is_some_guest() {
+    let Some(dir) = begin("an_altered_state_with_right_digests_is_refused_or_is_some_guest") else {
+        return;
+    };
+    let whole = dir.path().join("whole");
+    small().capture(&whole);
+    let seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
+    let mut random = Random(seed);
+    let (mut refused, mut ran, mut captured) = (0, 0, 0);
+    for turn in 0..ALTERED_STATES {
+        let place = dir.path().join("place");
+        fs::create_dir(&place).unwrap();
+        let (altered, copy) = (place.join("altered"), place.join("copy"));
+        copy_snapshot(&whole, &altered);
+        let what = alter_state(&altered, &mut random);
+        let what = format!("seed {seed:#x}, turn {turn}, {what}");
+        let mut vm = Vm::spawn(
+            &restore(&altered, &["--snapshot-root", text(&place)]),
+            &place,
+        );
+        let socket = vm.socket.clone();
+        // A machine that has ended by now, or one that can be asked.
+        let is_asked = vm.guest.wait_for("a socket or an end", |guest| {
+            match std::os::unix::net::UnixStream::connect(&socket) {
+                Ok(_) => Some(true),
+                Err(_) => guest.has_ended().then_some(false),
+            }
+        });
+        if is_asked {
+            // Whether it can be is the guest's matter; an answer is the monitor's.
+            let told = vm.capture(&copy, &["--continue"]);
+            assert!(!told.messages.contains("panicked"), "{what}: {told:?}");
+            if told.status.code() == Some(0) {
+                Snapshot::open(&copy).unwrap();
+                captured += 1;
+            }
+        }
+        let peak_bytes = vm.guest.peak_resident_bytes();
+        vm.guest.signal(rustix::process::Signal::TERM);
+        let done = vm.guest.end();
+        assert!(!done.messages.contains("panicked"), "{what}: {done:?}");
+        assert!(!done.messages.contains("system call"), "{what}: {done:?}");
+        assert!(
+            peak_bytes.unwrap_or(0) < SMALL + 32 * MIB,
+            "{what}: {peak_bytes:?}"
+        );
+        match done.status.code() {
+            Some(FAILED) => {
+                done.assert_said("nvx: ");
+                refused += 1;
+            }
+            // Ended by itself, or as it was asked to.
+            Some(_) => ran += 1,
+            None => panic!("{what}: {done:?}"),
+        }
+        fs::remove_dir_all(&place).unwrap();
+    }
+    assert!(
+        refused > 0 && ran > 0 && captured > 0,
+        "{refused} {ran} {captured}, seed {seed:#x}"
+    );
 }

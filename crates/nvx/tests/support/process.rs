@@ -201,6 +201,22 @@ impl Process {
         self.child.id()
     }
 
+    /// Whether the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Most memory that the process has had resident (`VmHWM`, proc_pid_status(5)), in bytes; none if
+    /// it has ended.
+    pub fn peak_resident_bytes(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib << 10)
+    }
+
     /// Asserts that the process has not ended.
     pub fn assert_alive(&mut self) {
         let ended = self.child.try_wait().unwrap();

@@ -38,7 +38,8 @@ impl Vm {
         vm
     }
 
-    fn spawn(command: &[OsString], directory: &Path) -> Self {
+    /// Starts `command` with its socket in `directory`, and waits for nothing.
+    pub fn spawn(command: &[OsString], directory: &Path) -> Self {
         let socket = directory.join("control");
         let mut all = command.to_vec();
         all.extend(["--control".into(), socket.clone().into()]);

@@ -1,0 +1,7 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some(target) = nvx_fuzz_targets::find("history_hosts") {
+        (target.run)(bytes);
+    }
+});
