@@ -11,6 +11,7 @@
 
 pub mod accept;
 pub mod compare;
+pub mod digests;
 pub mod disturb;
 mod document;
 #[cfg(test)]

@@ -12,8 +12,8 @@ mod suggest;
 use std::path::PathBuf;
 
 pub use bench::{
-    BenchArgs, BenchCommand, Cache, CompareArgs, DisturbArgs, LifecycleArgs, LinuxSubjectArgs,
-    MergeArgs, PeersArgs, ShowArgs, SubjectArgs, WritebackArgs,
+    BenchArgs, BenchCommand, Cache, CompareArgs, DigestsArgs, DisturbArgs, LifecycleArgs,
+    LinuxSubjectArgs, MergeArgs, PeersArgs, ShowArgs, SubjectArgs, WritebackArgs,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -1,6 +1,7 @@
 //! `nvx bench`: one subcommand per thing that can be measured, each with a file of its own.
 
 mod compare;
+mod digests;
 mod lifecycle;
 mod peers;
 mod writeback;
@@ -8,6 +9,7 @@ mod writeback;
 use clap::{Args, Subcommand};
 
 pub use compare::{CompareArgs, MergeArgs};
+pub use digests::DigestsArgs;
 pub use lifecycle::{Cache, DisturbArgs, LifecycleArgs, LinuxSubjectArgs, ShowArgs, SubjectArgs};
 pub use peers::PeersArgs;
 pub use writeback::WritebackArgs;
@@ -28,4 +30,5 @@ pub enum BenchCommand {
     Peers(PeersArgs),
     Disturb(DisturbArgs),
     Writeback(WritebackArgs),
+    Digests(DigestsArgs),
 }

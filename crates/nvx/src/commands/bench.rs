@@ -1,6 +1,7 @@
 //! `nvx bench`.
 
 mod compare;
+mod digests;
 mod lifecycle;
 mod peers;
 mod subject;
@@ -21,5 +22,6 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
         BenchCommand::Show(args) => lifecycle::show(&args),
         BenchCommand::Disturb(args) => lifecycle::run_disturbance(&args),
         BenchCommand::Writeback(args) => writeback::run(args),
+        BenchCommand::Digests(args) => digests::run(args),
     }
 }
