@@ -28,19 +28,29 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
                     .map(|name| name.to_string_lossy().into_owned()),
             );
         }
-        for line in rust_text::split(&workspace.read(&file)?) {
-            tests.extend(function_without_arguments(&line.code).map(str::to_owned));
-        }
+        tests.extend(tests_in(&workspace.read(&file)?));
     }
     let text = workspace.read(Path::new(PAGE))?;
     Ok(findings(&text, &tests, &targets))
 }
 
-/// The name of the function that a line declares, if it takes nothing, or the first argument is on the same
-/// line and named by a property test.
-fn function_without_arguments(code: &str) -> Option<&str> {
-    let rest = code.trim_start().strip_prefix("fn ")?;
-    rest.split_once('(').map(|(name, _)| name.trim())
+/// Names of the functions in a source file that have the attribute `test`.
+fn tests_in(source: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_test = false;
+    for line in rust_text::split(source) {
+        let code = line.code.trim();
+        if code.starts_with("#[test]") {
+            is_test = true;
+        } else if let Some(rest) = code.strip_prefix("fn ") {
+            if std::mem::take(&mut is_test) {
+                names.extend(rest.split_once('(').map(|(name, _)| name.trim().to_owned()));
+            }
+        } else if !code.is_empty() && !code.starts_with("#[") {
+            is_test = false;
+        }
+    }
+    names
 }
 
 fn findings(text: &str, tests: &HashSet<String>, targets: &HashSet<String>) -> Vec<Finding> {
@@ -112,6 +122,13 @@ mod tests {
                 "the promise names no test"
             ]
         );
+    }
+
+    #[test]
+    fn a_function_is_a_test_by_its_attribute() {
+        let source = "#[test]\n// why\n#[ignore]\nfn one() {\n    let x = 1;\n}\nfn two() {}\n\
+                      mod m {\n    #[test]\n    fn three(x in 0..9u8) {}\n}\n#[test]\nstruct S;\nfn four() {}\n";
+        assert_eq!(tests_in(source), ["one", "three"]);
     }
 
     #[test]
