@@ -160,17 +160,33 @@ fn remove(path: &Path) -> io::Result<()> {
 pub fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
     text.push('\n');
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let new = directory.join(nvx_host::random_name(".nvx-result-")?);
+    let new = directory_of(path).join(nvx_host::random_name(".nvx-result-")?);
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
         // The first error counts; the rest of the file may not be there at all.
         let _ = std::fs::remove_file(&new);
     }
     written
+}
+
+/// Whether a document could be written to `path`, before what it is to hold takes minutes to measure.
+///
+/// # Errors
+/// The system's.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let new = directory_of(path).join(nvx_host::random_name(".nvx-result-")?);
+    std::fs::write(&new, "")?;
+    std::fs::remove_file(&new)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]
@@ -331,5 +347,11 @@ mod tests {
             1
         );
         assert!(write_json(&directory.path().join("no/a.json"), &1).is_err());
+        assert!(check_writable(&path).is_ok() && check_writable(Path::new("a.json")).is_ok());
+        for wrong in [directory.path(), &directory.path().join("no/a.json")] {
+            assert!(check_writable(wrong).is_err(), "{}", wrong.display());
+        }
+        let entries = std::fs::read_dir(directory.path()).expect("entries");
+        assert_eq!(entries.count(), 1, "a check leaves nothing");
     }
 }

@@ -9,7 +9,7 @@ mod chart;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::result::{LifecycleResult, TimeSeries};
-use crate::show::{metrics, profiles};
+use crate::show::{metrics, profiles, resident_sets};
 use chart::{phase_colours, stacked_phases, strip, throughput};
 
 const STYLE: &str = "
@@ -17,8 +17,9 @@ const STYLE: &str = "
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--paper:#15181b;--soft:#8a939c;--line:#343a40;--mark:#6cb2ff}}
 body{margin:0 auto;padding:1rem;max-width:76rem;color:var(--ink);background:var(--paper);font:15px/1.45 system-ui,sans-serif}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin:2rem 0 .3rem}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font-size:11px}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+svg{width:100%;min-width:44rem;height:auto;display:block}svg text{fill:var(--ink);font-size:13px}
+svg .number{font-size:11px;text-anchor:middle;fill:var(--soft)}
+.scroll{overflow-x:auto}table{border-collapse:collapse;margin-bottom:1rem;font-variant-numeric:tabular-nums}
 td,th{padding:.15rem .6rem;border-bottom:1px solid var(--line);text-align:right}
 td:first-child,th:first-child{text-align:left}
 .warning{border-left:4px solid #c77700;padding:.2rem .6rem}
@@ -51,6 +52,7 @@ pub fn page(result: &LifecycleResult) -> String {
                 }
                 h2 { "Series" }
                 (table(&metrics(result)))
+                (resident_set_table(result))
                 @for (name, series) in metrics(result) {
                     h2 { (name) ", in the order of the samples" }
                     (strip(&name, &series))
@@ -84,6 +86,29 @@ fn about(result: &LifecycleResult) -> Markup {
             @if let Some(device) = &host.scratch.device { " (" (device) ")" }
             ". Monitor " code { (result.build.program_blake3.get(..16).unwrap_or_default()) }
             ", host " code { (host.fingerprint.get(..16).unwrap_or_default()) } "."
+        }
+    }
+}
+
+fn resident_set_table(result: &LifecycleResult) -> Markup {
+    let mib = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{:.3}", bytes as f64 / f64::from(1 << 20)),
+        None => "-".to_owned(),
+    };
+    html! {
+        div.scroll {
+            table {
+                thead { tr { @for name in ["MiB", "n", "p50", "min", "max"] { th scope="col" { (name) } } } }
+                tbody {
+                    @for (name, rss) in resident_sets(result) {
+                        tr {
+                            td { (name) } td { (rss.peak_rss_samples_bytes.len()) }
+                            td { (mib(rss.peak_rss_p50_bytes)) } td { (mib(rss.peak_rss_min_bytes)) }
+                            td { (mib(rss.peak_rss_max_bytes)) }
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -147,8 +147,8 @@ pub enum LifecycleError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A boundary record is missing, there twice, or of another process.
-    #[error("profile records of the capture: {what}")]
+    /// A record is missing, there twice, or of another process.
+    #[error("the monitor's profile records: {what}")]
     Records {
         /// What is wrong.
         what: String,

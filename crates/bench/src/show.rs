@@ -123,7 +123,8 @@ pub(crate) fn metrics(result: &LifecycleResult) -> Vec<(String, TimeSeries)> {
     all
 }
 
-fn resident_sets(result: &LifecycleResult) -> Vec<(&'static str, &PeakRss)> {
+/// The resident sets of a result's suites.
+pub(crate) fn resident_sets(result: &LifecycleResult) -> Vec<(&'static str, &PeakRss)> {
     let starts = result
         .backends
         .values()

@@ -137,4 +137,20 @@ mod tests {
         let warning = unexplained("generation", &[20.0], &profile).expect("a gap");
         assert!(warning.contains("10.000 of 20.000 ms"), "{warning}");
     }
+
+    #[test]
+    fn a_network_file_system_and_emulation_are_warned_of() {
+        let document = crate::example::result(&[100.0, 101.0]);
+        let mut result: LifecycleResult = serde_json::from_value(document).expect("a result");
+        result.host.scratch.network = true;
+        result.host.scratch.file_system = "nfs4".to_owned();
+        let warnings = of(&result);
+        let warned = |part: &str| warnings.iter().any(|warning| warning.contains(part));
+        assert!(warned("on a network file system (nfs4)") && warned("emulated"));
+        result.host.scratch.network = false;
+        result.controls.emulated = false;
+        let warnings = of(&result);
+        let warned = |part: &str| warnings.iter().any(|warning| warning.contains(part));
+        assert!(!warned("network") && !warned("emulated"), "{warnings:?}");
+    }
 }

@@ -12,16 +12,32 @@ use super::ScratchVolume;
 /// The unit of `/sys/block/*/stat` (Linux, Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
 /// File systems whose contents are on another machine, as mount types.
-const NETWORK_TYPES: [&str; 8] = [
+const NETWORK_TYPES: [&str; 19] = [
     "nfs",
     "nfs4",
     "cifs",
     "smb3",
     "9p",
     "ceph",
+    "afs",
+    "lustre",
+    "glusterfs",
+    "beegfs",
     "fuse.sshfs",
     "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.gcsfuse",
+    "fuse.glusterfs",
+    "fuse.ceph",
+    "fuse.ceph-fuse",
+    "fuse.juicefs",
+    "fuse.davfs",
 ];
+
+/// Whether what is on such a file system is on another machine, as far as its name tells.
+fn is_network(file_system: &str) -> bool {
+    NETWORK_TYPES.contains(&file_system)
+}
 
 /// Facts about the machine.
 pub(super) struct Machine {
@@ -84,7 +100,7 @@ pub(super) fn scratch_volume(directory: &Path) -> io::Result<ScratchVolume> {
     Ok(ScratchVolume {
         device: open_device(&directory).map(|device| device.name),
         in_memory: system.is_memory(),
-        network: NETWORK_TYPES.contains(&file_system.as_str()),
+        network: is_network(&file_system),
         file_system,
         directory,
     })
@@ -181,6 +197,28 @@ mod tests {
             Some("ext4")
         );
         assert_eq!(mount_type("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn file_systems_of_other_machines_are_known_by_their_types() {
+        for name in [
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "9p",
+            "ceph",
+            "fuse.sshfs",
+            "fuse.rclone",
+        ] {
+            assert!(is_network(name), "{name}");
+        }
+        // fuseblk is NTFS by FUSE on a device of this machine, virtiofs a directory of the host's.
+        for name in [
+            "ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuseblk", "virtiofs",
+        ] {
+            assert!(!is_network(name), "{name}");
+        }
     }
 
     #[test]

@@ -10,16 +10,19 @@ use crate::storage::{StorageReading, StorageTelemetry};
 use crate::warnings::is_part;
 
 const WIDTH: f64 = 900.0;
-const HEIGHT: f64 = 150.0;
-/// Room for the labels of the vertical axis, and around the picture.
-const LEFT: f64 = 70.0;
+const HEIGHT: f64 = 160.0;
+/// Room for the labels of the axes, and around the picture.
+const LEFT: f64 = 90.0;
+const BOTTOM: f64 = 24.0;
 const EDGE: f64 = 14.0;
+/// At most so many samples have their number below them.
+const MAX_NUMBERS: usize = 25;
 /// At most so many points of a time line are drawn.
 const MAX_POINTS: usize = 2000;
-/// Told apart by most eyes, on light and on dark ground.
-const COLOURS: [&str; 10] = [
+/// Told apart by most eyes, on light and on dark ground; no suite has more phases.
+const COLOURS: [&str; 14] = [
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999", "#ee8866",
-    "#44bb99", "#bbcc33",
+    "#44bb99", "#bbcc33", "#b07aa1", "#9c755f", "#8cd17d", "#d4a6c8",
 ];
 
 /// A scale from `low..=high` to the picture's height; higher values are further up.
@@ -31,7 +34,7 @@ struct Vertical {
 impl Vertical {
     fn y(&self, value: f64) -> f64 {
         let span = (self.high - self.low).max(f64::MIN_POSITIVE);
-        HEIGHT - EDGE - (value - self.low) / span * (HEIGHT - 2.0 * EDGE)
+        HEIGHT - BOTTOM - (value - self.low) / span * (HEIGHT - BOTTOM - EDGE)
     }
 
     fn labels(&self, unit: &str) -> Markup {
@@ -47,8 +50,19 @@ impl Vertical {
 
 fn picture(label: &str, content: &Markup) -> Markup {
     html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img"
-            aria-label=(label) { title { (label) } (content) }
+        div.scroll {
+            svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img"
+                aria-label=(label) { title { (label) } (content) }
+        }
+    }
+}
+
+/// The numbers of the samples, below them.
+fn numbers(of: usize) -> Markup {
+    html! {
+        @for index in (0..of).step_by(of.div_ceil(MAX_NUMBERS).max(1)) {
+            text.number x=(format!("{:.1}", x(index, of))) y=(HEIGHT - 6.0) { (index + 1) }
+        }
     }
 }
 
@@ -70,6 +84,7 @@ pub(super) fn strip(name: &str, series: &TimeSeries) -> Markup {
         &label,
         &html! {
             (scale.labels("ms"))
+            (numbers(n))
             line.median x1=(LEFT) x2=(WIDTH - EDGE) y1=(at_median) y2=(at_median) {}
             @for (index, sample) in series.samples_ms.iter().enumerate() {
                 circle.point cx=(format!("{:.1}", x(index, n))) cy=(format!("{:.1}", scale.y(*sample))) r="4" {
@@ -153,7 +168,10 @@ pub(super) fn stacked_phases(
         "{name}: the phases of {} samples, up to {high:.3} ms together",
         bars.len()
     );
-    picture(&label, &html! { (scale.labels("ms")) (PreEscaped(boxes)) })
+    picture(
+        &label,
+        &html! { (scale.labels("ms")) (numbers(bars.len())) (PreEscaped(boxes)) },
+    )
 }
 
 /// The device's written bytes per second between neighbouring readings.
@@ -188,7 +206,7 @@ pub(super) fn throughput(telemetry: &StorageTelemetry) -> Markup {
                 @let (begin, end) = (sample.before.elapsed_us as f64 / 1e6, sample.after.elapsed_us as f64 / 1e6);
                 rect x=(format!("{:.1}", across(begin))) y=(EDGE)
                     width=(format!("{:.1}", (across(end) - across(begin)).max(1.0)))
-                    height=(HEIGHT - 2.0 * EDGE) fill="#888" fill-opacity="0.25" {
+                    height=(HEIGHT - BOTTOM - EDGE) fill="#888" fill-opacity="0.25" {
                     title { (format!("capture {}", sample.index + 1)) }
                 }
             }

@@ -14,6 +14,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bench;
 mod boot;
 mod busy;
 mod contents;

@@ -151,6 +151,24 @@ fn bad_input_is_named_before_anything_runs() {
     bench("lifecycle", directory.path(), &disturb)
         .expect_code(BAD_INPUT)
         .assert_said("no disturbance");
+    let late = ["--disturb", "cpu@3", "--samples", "2"];
+    bench("lifecycle", directory.path(), &late)
+        .expect_code(BAD_INPUT)
+        .assert_said("--disturb cpu@3: there are only 2 captures");
+    let unwritable = missing.join("result.json");
+    let build = format!("this={}", env!("CARGO_BIN_EXE_nvx"));
+    for (command, more) in [
+        ("lifecycle", vec![]),
+        ("compare", vec!["--build", &build, "--aa"]),
+    ] {
+        let more = [&more[..], &["--output", text(&unwritable)]].concat();
+        bench(command, directory.path(), &more)
+            .expect_code(BAD_INPUT)
+            .assert_said("--output ");
+    }
+    bench("lifecycle", directory.path(), &["--vcpus", "9"])
+        .expect_code(BAD_INPUT)
+        .assert_said("--vcpus");
     let nowhere = directory.path().join("nowhere");
     let gone = ["perf", "validate", text(&nowhere)];
     run(gone).expect_code(BAD_INPUT).assert_said("cannot read");
@@ -189,6 +207,14 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
         earlier,
         "a refused resumption changes nothing"
     );
+    // As if the machine had got another kernel or more memory meanwhile.
+    let mut elsewhere = earlier.clone();
+    elsewhere["host"]["fingerprint"] = "another".into();
+    std::fs::write(&output, elsewhere.to_string()).unwrap();
+    bench("lifecycle", &scratch, &[&more[..], &["--resume"]].concat())
+        .expect_code(BAD_INPUT)
+        .assert_said("--resume: the host differs: it was another");
+    std::fs::write(&output, earlier.to_string()).unwrap();
 
     let resumed = [&more[..], &["--resume"]].concat();
     bench("lifecycle", &scratch, &resumed).expect_code(0);

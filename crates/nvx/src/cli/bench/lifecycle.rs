@@ -63,7 +63,7 @@ pub struct SubjectArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
     /// vCPUs, 1 to 8
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub vcpus: u8,
     /// Pages that the probe fills: all, alternate, top:N, spread:N [default: top:256]
     #[arg(long, value_name = "FILL", value_parser = parse_fill)]

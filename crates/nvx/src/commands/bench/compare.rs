@@ -11,7 +11,7 @@ use nvx_bench::compare::{
 use nvx_bench::{DocumentError, read_comparison};
 use nvx_host::TerminationSignals;
 
-use super::lifecycle::remaining;
+use super::lifecycle::{check_output, remaining};
 use super::subject::{guest, subject};
 use crate::cli::{CompareArgs, MergeArgs};
 use crate::exit::Failure;
@@ -26,6 +26,9 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     let signals = TerminationSignals::take_over()
         .context("cannot take over signals")
         .map_err(Failure::monitor)?;
+    if let Some(path) = &args.output {
+        check_output(path).map_err(Failure::input)?;
+    }
     let plan = plan(args).map_err(Failure::input)?;
     let mut line = output::ProgressLine::new();
     let began = Instant::now();

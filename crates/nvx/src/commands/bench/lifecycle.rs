@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use nvx_bench::accept::{AcceptError, accept, attempt_file, write_json};
+use nvx_bench::accept::{AcceptError, accept, attempt_file, check_writable, write_json};
 use nvx_bench::disturb::{Disturbance, Disturber, disturb, stop_at_end_of_input};
 use nvx_bench::host::HostFingerprint;
 use nvx_bench::result::LifecycleResult;
@@ -32,6 +32,7 @@ pub fn run(args: LifecycleArgs) -> Result<ExitCode, Failure> {
         .context("cannot take over signals")
         .map_err(Failure::monitor)?;
     let plan = plan(&args).map_err(Failure::input)?;
+    check_disturbances(&args).map_err(Failure::input)?;
     match &args.accept {
         Some(directory) => run_accepted(&args, &plan, &signals, directory),
         None => run_once(&args, &plan, &signals),
@@ -93,6 +94,15 @@ fn matrix(args: &LifecycleArgs, memory_bytes: u64) -> Vec<MatrixCell> {
         .collect()
 }
 
+/// Refuses a disturbance that would never begin, and whose result would say that it was disturbed.
+fn check_disturbances(args: &LifecycleArgs) -> anyhow::Result<()> {
+    let too_late = |one: &&Disturbance| one.from_sample > args.samples;
+    match args.disturb.iter().find(too_late) {
+        Some(one) => anyhow::bail!("--disturb {one}: there are only {} captures", args.samples),
+        None => Ok(()),
+    }
+}
+
 fn run_once(
     args: &LifecycleArgs,
     plan: &RunPlan,
@@ -102,6 +112,7 @@ fn run_once(
         true => Some(read_lifecycle(&args.output).map_err(Failure::input)?),
         false => None,
     };
+    check_output(&args.output).map_err(Failure::input)?;
     let mut watcher = Onlooker::new(&args.output, args, plan, signals);
     let outcome = run_lifecycle(plan, resumed, &mut watcher);
     let interrupted = watcher.interrupted;
@@ -172,6 +183,11 @@ fn run_accepted(
         }
     }
     Ok(ExitCode::from(acceptance.exit_code()))
+}
+
+/// Refuses a place where no result can be put, before minutes are spent on it.
+pub(super) fn check_output(path: &Path) -> anyhow::Result<()> {
+    check_writable(path).with_context(|| format!("--output {}", path.display()))
 }
 
 /// Refuses what no result could be accepted of, before minutes are spent on it.
