@@ -46,7 +46,7 @@ pub const NOT_PREPARED: u8 = 125;
 pub fn prepare() -> io::Result<()> {
     fill_standard_descriptors()?;
     share_one_heap();
-    super::signals::ignore_broken_pipes()
+    super::signals::let_writes_fail()
 }
 
 /// Opens `/dev/null` for each standard descriptor that is closed; a new descriptor has the lowest free number.

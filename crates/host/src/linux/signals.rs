@@ -108,15 +108,18 @@ impl Waitable for TerminationSignals {
     }
 }
 
-/// Lets a write to a pipe or socket whose reader went away fail, instead of ending this process.
+/// Lets a write fail that would end this process instead: to a pipe or socket whose reader went away, and beyond the
+/// largest size that files may have (RLIMIT_FSIZE), which is no reason for a guest to die of a capture.
 ///
 /// # Errors
 /// The system refuses the action.
-pub fn ignore_broken_pipes() -> io::Result<()> {
-    // SAFETY: sets a disposition, SIG_IGN, that runs no code; `signal` takes no pointers to data.
-    let previous = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    if previous == libc::SIG_ERR {
-        return Err(io::Error::last_os_error());
+pub fn let_writes_fail() -> io::Result<()> {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: sets a disposition, SIG_IGN, that runs no code; `signal` takes no pointers to data.
+        let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
+        if previous == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use crate::support::mounts::{Tmpfs, Volume, VolumeKind};
 use crate::support::vm::Vm;
 use crate::support::{
-    MIB, Probe, begin, content, entries, leftovers, manifest, restore, skip, start, talk, text,
+    MIB, Probe, Process, begin, content, entries, leftovers, manifest, restore, skip, start, talk,
+    text,
 };
 
 const SMALL: u64 = 16 * MIB;
@@ -191,4 +192,49 @@ fn after_a_kill_a_ram_file_with_a_name_is_removed_by_the_next_start() {
         alive.end().expect_code(0);
         assert_eq!(entries(&root), [""; 0]);
     }
+}
+
+/// Sets how large files of a process may become (RLIMIT_FSIZE), in bytes.
+fn limit_file_size(pid: u32, bytes: Option<u64>) {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let limit = Rlimit {
+        current: bytes,
+        maximum: None,
+    };
+    prlimit(Pid::from_raw(pid as i32), Resource::Fsize, limit).unwrap();
+}
+
+#[test]
+fn a_limit_of_file_sizes_fails_a_capture_and_not_its_guest() {
+    let Some(dir) = begin("a_limit_of_file_sizes_fails_a_capture_and_not_its_guest") else {
+        return;
+    };
+    let (snapshot, other) = (dir.path().join("snap"), dir.path().join("other"));
+    let probe = Probe::new("fill=all,seed=1", SMALL);
+    // RAM in no file, so that a capture is the first that makes a large one.
+    let command = probe.run(&["--snapshot-root", text(dir.path())]);
+    let sockets = tempfile::tempdir().unwrap();
+    let mut vm = Vm::start(&command, sockets.path(), "PROBE-READY");
+    for bytes in [0, 4096, MIB] {
+        limit_file_size(vm.guest.id(), Some(bytes));
+        let told = vm.capture(&snapshot, &["--continue"]).expect_code(2);
+        told.assert_said("File too large");
+        assert_eq!(entries(dir.path()), [""; 0]);
+        // The guest's output goes to a file as well.
+        limit_file_size(vm.guest.id(), None);
+        vm.guest.ask("v", &probe.verified(0));
+    }
+    vm.capture(&snapshot, &["--continue"]).expect_code(0);
+    assert_restores(&snapshot, probe, 0);
+    vm.stop();
+
+    // A RAM file that may not be as large as RAM is named at the start.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -f 64; exec \"$@\"", "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_nvx"));
+    command.args(probe.run(&["--snapshot", text(&other)]));
+    let done = Process::spawn(command).end().expect_code(125);
+    done.assert_said("guest RAM cannot be set up");
+    done.assert_said("File too large");
+    assert_eq!(entries(dir.path()), ["snap"]);
 }
