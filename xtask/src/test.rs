@@ -70,9 +70,10 @@ pub struct Options {
     /// Also the tests of lane linux-guest that take long: 4 and 8 vCPUs, many rounds.
     #[arg(long)]
     long: bool,
-    /// Only tests of lane linux-guest whose name contains this.
-    #[arg(long, value_name = "TEXT")]
-    linux_guest_filter: Option<String>,
+    /// Of lane linux-guest, run only tests with this text in their names; repeatable. Without it, or with
+    /// speed, the speed table is measured too.
+    #[arg(long = "linux-guest-filter", value_name = "TEXT")]
+    linux_guest_filters: Vec<String>,
 }
 
 /// One environment that tests run in.
@@ -228,7 +229,7 @@ fn run_windows(workspace: &Workspace, binaries: &[String]) -> Outcome {
 fn run_linux_guest(workspace: &Workspace, options: &Options) -> Outcome {
     let lane_options = linux_guest::Options {
         long: options.long,
-        filter: options.linux_guest_filter.clone(),
+        filters: options.linux_guest_filters.clone(),
     };
     let run = match linux_guest::run(workspace, &lane_options) {
         Ok(run) => run,

@@ -90,9 +90,10 @@ fn keys_size_and_mode_of_a_terminal_are_the_guests() {
     let terminal = Terminal::new();
     terminal.resize(97, 31);
     assert!(terminal.edits_lines());
+    // The last command hears Ctrl-C as well, and ends.
     let script = "trap 'echo INTERRUPTED' INT; echo SIZE $(stty size); read line; echo \"GOT <$line>\"; \
          while [ \"$(stty size)\" != '40 120' ]; do sleep 0.1; done; echo RESIZED; \
-         read line; while :; do sleep 0.1; done & wait; echo WAITED; exit 5";
+         sleep 1000; echo WAITED; exit 5";
     let mut guest = terminal.start(nvx(&linux.command(script)));
     terminal.see(&mut guest, "SIZE 31 97");
     assert!(!terminal.edits_lines(), "the terminal is not raw");
@@ -102,7 +103,8 @@ fn keys_size_and_mode_of_a_terminal_are_the_guests() {
     // The kernel tells only whose controlling terminal it is.
     guest.signal(Signal::WINCH);
     terminal.see(&mut guest, "RESIZED");
-    terminal.press("\r");
+    // Time for the guest's shell to start its last command.
+    std::thread::sleep(std::time::Duration::from_secs(2));
     // Ctrl-C is the guest's: nvx lives on, and the guest's shell hears it.
     terminal.press("\u{3}");
     terminal.see(&mut guest, "INTERRUPTED");
