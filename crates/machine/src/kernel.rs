@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use nvx_memory::{GuestAddress, GuestMemory, RamLayout};
 
+use crate::at_once::do_at_once;
 use crate::image::{ImageFormat, ImageReadError, read_image};
 use crate::layout::{BOOT_DATA_BYTES, BOOT_DATA_START};
 use crate::pvh::LoadError;
@@ -181,6 +182,9 @@ pub struct KernelSegment<'kernel> {
     pub memory_bytes: u64,
 }
 
+/// A kernel of more bytes is copied into guest memory in such parts, some at the same time.
+const PART_BYTES: usize = 4 << 20;
+
 /// A segment as a range of the kernel's bytes.
 #[derive(Clone, Debug)]
 struct Segment {
@@ -298,6 +302,9 @@ impl<'image> Kernel<'image> {
     /// refuses a write.
     pub fn load(&self, memory: &GuestMemory) -> Result<(), LoadError> {
         self.check_room(memory.layout())?;
+        if self.bytes.len() > PART_BYTES && self.load_at_once(memory) {
+            return Ok(());
+        }
         for segment in self.segments() {
             memory
                 .write(segment.start, segment.bytes)
@@ -307,6 +314,21 @@ impl<'image> Kernel<'image> {
                 })?;
         }
         Ok(())
+    }
+
+    /// Copies parts of the segments at the same time; false if one cannot be written.
+    fn load_at_once(&self, memory: &GuestMemory) -> bool {
+        let mut parts = Vec::new();
+        for segment in self.segments() {
+            let mut start = segment.start;
+            for bytes in segment.bytes.chunks(PART_BYTES) {
+                parts.push((start, bytes));
+                start.0 += bytes.len() as u64;
+            }
+        }
+        do_at_once(parts.into_iter(), |(start, bytes)| {
+            memory.write(start, bytes).is_ok()
+        })
     }
 
     /// Whether `ram` has room for every segment.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod acpi;
+mod at_once;
 pub mod control_line;
 mod image;
 pub mod initramfs;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use crate::at_once::do_at_once;
 use crate::image::IMAGE_MAX_BYTES;
 
 /// Most memory that an xz or Zstandard decoder may keep as history, in bytes. `zstd --ultra -22`, which Linux's
@@ -151,6 +152,37 @@ fn read_zstd(payload: &[u8], output: &mut [u8]) -> io::Result<End> {
 
 /// Each block: its packed length (4 bytes, little endian), then its bytes. A frame may follow a frame.
 fn read_lz4_legacy(payload: &[u8], output: &mut [u8]) -> io::Result<End> {
+    if let Some(blocks) = full_blocks(payload, output.len())
+        && unpack_at_once(&blocks, output)
+    {
+        return Ok(End::Reached);
+    }
+    read_lz4_blocks(payload, output)
+}
+
+/// The blocks of a payload of one frame, all full but the last, as the program `lz4` makes it; `None` of any other.
+fn full_blocks(payload: &[u8], output_bytes: usize) -> Option<Vec<&[u8]>> {
+    let mut rest = payload.strip_prefix(&LZ4_LEGACY_MAGIC)?;
+    let mut blocks = Vec::new();
+    while let Some((word, after)) = rest.split_first_chunk::<4>() {
+        let length = usize::try_from(u32::from_le_bytes(*word)).ok()?;
+        let (block, after) = after.split_at_checked(length)?;
+        blocks.push(block);
+        rest = after;
+    }
+    (blocks.len() == output_bytes.div_ceil(LZ4_LEGACY_BLOCK_BYTES)).then_some(blocks)
+}
+
+/// Unpacks blocks that need nothing of each other; false if one is damaged or not full.
+fn unpack_at_once(blocks: &[&[u8]], output: &mut [u8]) -> bool {
+    let rooms = output.chunks_mut(LZ4_LEGACY_BLOCK_BYTES);
+    do_at_once(blocks.iter().zip(rooms), |(block, room)| {
+        lz4_flex::block::decompress_into(block, room).ok() == Some(room.len())
+    })
+}
+
+/// One block after the other.
+fn read_lz4_blocks(payload: &[u8], output: &mut [u8]) -> io::Result<End> {
     let mut rest = payload.strip_prefix(&LZ4_LEGACY_MAGIC).unwrap_or(payload);
     let mut filled = 0;
     while let Some((word, after)) = rest.split_first_chunk::<4>() {
