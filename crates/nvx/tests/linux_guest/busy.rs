@@ -9,6 +9,8 @@ use crate::support::vm::ctl;
 
 /// Seconds that workers count between two looks.
 const TURN: &str = "sleep 2";
+/// Seconds that a worker may take to be seen counting.
+const PATIENCE: u32 = 120;
 /// A standstill that the guest's watchdog, as it is set here, would take for a processor that hangs.
 const STANDSTILL: Duration = Duration::from_secs(20);
 /// Half the seconds after which that watchdog complains (Linux's `Documentation/admin-guide/lockup-watchdogs.rst`).
@@ -90,11 +92,17 @@ impl Workers {
         }
     }
 
-    /// Lets them count for a while; each must have counted on, and right.
+    /// Lets them count for a while; each must have counted on, and right. One whose timer was lost never does.
     fn check(&mut self, round: u32) {
         self.shell.order(TURN);
         for (worker, count) in (1..).zip(&mut self.counts) {
-            let answer = self.shell.ask(&format!("cat /tmp/w{worker}"));
+            let place = format!("/tmp/w{worker}");
+            // With more vCPUs than processors a worker may have to wait for its turn.
+            let goes_on = format!(
+                "i=0; while read n s < {place}; [ $n -le {count} ] && [ $i -lt {PATIENCE} ]; do i=$((i+1)); sleep 1; done"
+            );
+            self.shell.order(&goes_on);
+            let answer = self.shell.ask(&format!("cat {place}"));
             let words: Vec<u64> = answer
                 .split(' ')
                 .map(|word| word.parse().unwrap())
