@@ -90,10 +90,9 @@ fn keys_size_and_mode_of_a_terminal_are_the_guests() {
     let terminal = Terminal::new();
     terminal.resize(97, 31);
     assert!(terminal.edits_lines());
-    // The last command hears Ctrl-C as well, and ends.
-    let script = "trap 'echo INTERRUPTED' INT; echo SIZE $(stty size); read line; echo \"GOT <$line>\"; \
+    let script = "trap 'hit=yes; echo INTERRUPTED' INT; echo SIZE $(stty size); read line; echo \"GOT <$line>\"; \
          while [ \"$(stty size)\" != '40 120' ]; do sleep 0.1; done; echo RESIZED; \
-         sleep 1000; echo WAITED; exit 5";
+         until [ $hit ]; do sleep 0.1; done; exit 5";
     let mut guest = terminal.start(nvx(&linux.command(script)));
     terminal.see(&mut guest, "SIZE 31 97");
     assert!(!terminal.edits_lines(), "the terminal is not raw");
@@ -103,12 +102,9 @@ fn keys_size_and_mode_of_a_terminal_are_the_guests() {
     // The kernel tells only whose controlling terminal it is.
     guest.signal(Signal::WINCH);
     terminal.see(&mut guest, "RESIZED");
-    // Time for the guest's shell to start its last command.
-    std::thread::sleep(std::time::Duration::from_secs(2));
     // Ctrl-C is the guest's: nvx lives on, and the guest's shell hears it.
     terminal.press("\u{3}");
     terminal.see(&mut guest, "INTERRUPTED");
-    terminal.see(&mut guest, "WAITED");
     guest.end().expect_code(5);
     assert!(terminal.edits_lines(), "the terminal has stayed raw");
 }
