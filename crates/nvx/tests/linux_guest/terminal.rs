@@ -90,11 +90,11 @@ fn keys_size_and_mode_of_a_terminal_are_the_guests() {
     let terminal = Terminal::new();
     terminal.resize(97, 31);
     assert!(terminal.edits_lines());
-    let script = "trap 'hit=yes; echo INTERRUPTED' INT; echo SIZE $(stty size); read line; echo \"GOT <$line>\"; \
+    let script = "trap 'hit=yes; echo INTERRUPTED' INT; until [ \"$(stty size)\" = '31 97' ]; do sleep 0.1; done; echo SIZED; read line; echo \"GOT <$line>\"; \
          while [ \"$(stty size)\" != '40 120' ]; do sleep 0.1; done; echo RESIZED; \
          until [ $hit ]; do sleep 0.1; done; exit 5";
     let mut guest = terminal.start(nvx(&linux.command(script)));
-    terminal.see(&mut guest, "SIZE 31 97");
+    terminal.see(&mut guest, "SIZED");
     assert!(!terminal.edits_lines(), "the terminal is not raw");
     terminal.press("with a typp\u{7f}o\r");
     terminal.see(&mut guest, "GOT <with a typo>");
