@@ -56,7 +56,7 @@ fn outcome(said: &[u8], status: Option<i32>) -> Asked {
     }
 }
 
-/// What the process does that [`ask`] starts; gives its exit status.
+/// What the process does that `ask` starts; gives its exit status.
 #[must_use]
 pub fn ask_port() -> u8 {
     let asked = || {
