@@ -5,6 +5,7 @@ mod digests;
 mod lifecycle;
 mod peers;
 mod subject;
+mod turns;
 mod writeback;
 
 use crate::exit::ExitCode;

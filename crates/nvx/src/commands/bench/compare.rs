@@ -1,18 +1,17 @@
 //! `nvx bench compare` and `merge`.
 
 use crate::exit::ExitCode;
-use std::time::Instant;
 
 use anyhow::Context as _;
-use nvx_bench::accept::write_json;
 use nvx_bench::compare::{
     CompareError, ComparePlan, MetricKind, NamedBuild, TestPlan, merge, run_comparison, text,
 };
 use nvx_bench::{DocumentError, read_comparison};
 use nvx_host::TerminationSignals;
 
-use super::lifecycle::{check_output, remaining};
+use super::lifecycle::check_output;
 use super::subject::{guest, subject};
+use super::turns::{Turns, keep};
 use crate::cli::{CompareArgs, MergeArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -30,18 +29,9 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         check_output(path).map_err(Failure::input)?;
     }
     let plan = plan(args).map_err(Failure::input)?;
-    let mut line = output::ProgressLine::new();
-    let began = Instant::now();
-    let mut interrupted = None;
-    let outcome = run_comparison(&plan, &mut |done, total| {
-        interrupted = interrupted.or_else(|| signals.take());
-        let left = remaining(began.elapsed(), done, total);
-        line.show(&format!("{}/{total} turns{left}", done + 1));
-        interrupted.is_none()
-    });
-    drop(line);
-    interrupted = interrupted.or_else(|| signals.take());
-    let result = match (outcome, interrupted) {
+    let mut turns = Turns::begin(&signals);
+    let outcome = run_comparison(&plan, &mut |done, total| turns.go_on(done, total));
+    let result = match (outcome, turns.end()) {
         (Ok(result), _) => result,
         (Err(error @ (CompareError::Interrupted | CompareError::Sample { .. })), Some(signal)) => {
             output::message(&error.to_string());
@@ -55,11 +45,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         }
         (Err(error), _) => return Err(Failure::input(error)),
     };
-    if let Some(path) = &args.output {
-        write_json(path, &result)
-            .with_context(|| format!("cannot write {}", path.display()))
-            .map_err(Failure::input)?;
-    }
+    keep(args.output.as_deref(), &result)?;
     if args.json {
         output::json(&result).map_err(Failure::monitor)?;
     } else {

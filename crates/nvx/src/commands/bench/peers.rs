@@ -2,15 +2,14 @@
 
 use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::Context as _;
-use nvx_bench::accept::write_json;
 use nvx_bench::peers::{PeerKind, PeersError, PeersPlan, explain, explanation, run_peers, text};
 use nvx_host::TerminationSignals;
 
-use super::lifecycle::remaining;
+use super::lifecycle::check_output;
 use super::subject::{probe_guest, subject};
+use super::turns::{Turns, keep};
 use crate::cli::PeersArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -28,18 +27,12 @@ pub fn run(args: &PeersArgs) -> Result<ExitCode, Failure> {
     if args.explain {
         return show_commands(args, &plan);
     }
-    let mut line = output::ProgressLine::new();
-    let began = Instant::now();
-    let mut interrupted = None;
-    let outcome = run_peers(&plan, &mut |done, total| {
-        interrupted = interrupted.or_else(|| signals.take());
-        let left = remaining(began.elapsed(), done, total);
-        line.show(&format!("{}/{total} turns{left}", done + 1));
-        interrupted.is_none()
-    });
-    drop(line);
-    interrupted = interrupted.or_else(|| signals.take());
-    let result = match (outcome, interrupted) {
+    if let Some(path) = &args.output {
+        check_output(path).map_err(Failure::input)?;
+    }
+    let mut turns = Turns::begin(&signals);
+    let outcome = run_peers(&plan, &mut |done, total| turns.go_on(done, total));
+    let result = match (outcome, turns.end()) {
         (Ok(result), _) => result,
         (Err(error @ (PeersError::Interrupted | PeersError::Turn { .. })), Some(signal)) => {
             output::message(&error.to_string());
@@ -47,11 +40,7 @@ pub fn run(args: &PeersArgs) -> Result<ExitCode, Failure> {
         }
         (Err(error), _) => return Err(Failure::input(error)),
     };
-    if let Some(path) = &args.output {
-        write_json(path, &result)
-            .with_context(|| format!("cannot write {}", path.display()))
-            .map_err(Failure::input)?;
-    }
+    keep(args.output.as_deref(), &result)?;
     if args.json {
         output::json(&result).map_err(Failure::monitor)?;
     } else {
