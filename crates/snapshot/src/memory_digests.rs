@@ -523,5 +523,4 @@ impl<'a> Scan<'a> {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests;

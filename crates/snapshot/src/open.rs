@@ -402,5 +402,4 @@ fn open_memory(directory: &Directory, manifest: &Manifest) -> Result<File, OpenE
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A small, valid snapshot for the tests of this crate.
 
 use std::fs;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use crate::{
@@ -111,4 +112,12 @@ pub(crate) fn names_in(path: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Writes at a place of a file, as another process may do before or after a snapshot is opened: nobody has
+/// the file open for writing meanwhile, which Windows would not allow.
+pub(crate) fn write_at(path: &Path, bytes: &[u8], offset: u64) {
+    let mut file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.seek(SeekFrom::Start(offset)).unwrap();
+    file.write_all(bytes).unwrap();
 }

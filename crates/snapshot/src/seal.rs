@@ -166,5 +166,4 @@ fn io_error(directory: &Directory, operation: &'static str, source: io::Error) -
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests;

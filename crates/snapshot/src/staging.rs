@@ -483,5 +483,4 @@ impl Published {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests;

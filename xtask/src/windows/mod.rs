@@ -30,7 +30,15 @@ const DOUBLE_PACKAGE: &str = "nvx-whp-double";
 const DOUBLE_FILE: &str = "nvx_whp_double.dll";
 /// Integration test files that are built beside all unit tests: those for Windows, and those that need
 /// nothing of Linux.
-const INTEGRATION_TESTS: [&str; 5] = ["windows*", "golden", "limits", "soft", "soft_probe"];
+const INTEGRATION_TESTS: [&str; 7] = [
+    "windows*",
+    "golden",
+    "hostile",
+    "hostile_guest",
+    "limits",
+    "soft",
+    "soft_probe",
+];
 /// Longest time that one test binary may take.
 const BINARY_LIMIT_SECONDS: u32 = 240;
 /// What a test binary's end is reported by, in the output of the whole run.
@@ -104,6 +112,9 @@ fn build(sandbox: &Sandbox, workspace: &Workspace) -> Result<Vec<PathBuf>> {
         // Built by itself below: what another process loads has no tests of its own.
         "--exclude",
         DOUBLE_PACKAGE,
+        // The same readers with the same corpora: lane unit runs them.
+        "--exclude",
+        "nvx-fuzz-targets",
         "--lib",
         "--bins",
         "--target",

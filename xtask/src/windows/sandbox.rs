@@ -121,14 +121,16 @@ fn environment() -> Vec<(&'static str, OsString)> {
         ("XDG_RUNTIME_DIR", RUNTIME_DIR.into()),
         ("DEBIAN_FRONTEND", "noninteractive".into()),
     ];
-    // How much to build at a time and with what debug information is the caller's choice.
-    for name in [
-        "CI",
-        "CARGO_BUILD_JOBS",
-        "CARGO_PROFILE_DEV_DEBUG",
-        "CARGO_PROFILE_TEST_DEBUG",
-        "CARGO_TERM_COLOR",
+    // Nobody looks at these programs in a debugger, and a machine of CI builds once.
+    let is_ci = std::env::var_os("CI").is_some();
+    for (name, value) in [
+        ("CARGO_PROFILE_DEV_DEBUG", "0"),
+        ("CARGO_PROFILE_TEST_DEBUG", "0"),
+        ("CARGO_INCREMENTAL", if is_ci { "0" } else { "1" }),
     ] {
+        all.push((name, value.into()));
+    }
+    for name in ["CI", "CARGO_BUILD_JOBS", "CARGO_TERM_COLOR"] {
         if let Some(value) = std::env::var_os(name) {
             all.push((name, value));
         }
