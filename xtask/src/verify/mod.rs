@@ -7,6 +7,7 @@ mod file_size;
 mod layers;
 mod links;
 mod markers;
+mod platforms;
 mod promises;
 mod unsafe_code;
 
@@ -55,6 +56,7 @@ type Check = fn(&Workspace) -> Result<Vec<Finding>>;
 const CHECKS: &[(&str, Check)] = &[
     ("dependency direction", layers::check),
     ("unsafe code", unsafe_code::check),
+    ("systems in modules", platforms::check),
     ("markdown links", links::check),
     ("file size", file_size::check),
     ("ignored and unfinished", markers::check),

@@ -32,7 +32,7 @@ fn a_link_to_a_snapshot_directory_is_named() {
 }
 
 #[test]
-fn special_files_are_named() {
+fn anything_but_a_regular_file_is_named() {
     for name in FILES {
         for kind in [FileKind::Symlink, FileKind::Fifo, FileKind::Socket] {
             let (_temporary, path) = published();
