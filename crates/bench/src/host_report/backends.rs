@@ -111,8 +111,8 @@ fn trust_check(area: Checker, name: &'static str) -> Option<Check> {
     (name == "whp").then(|| {
         area.warn(
             "whp is new",
-            "verified against a test double of WinHvPlatform.dll, on no Windows hypervisor yet; no \
-             PIC, IOAPIC and PIT",
+            "verified against a test double of WinHvPlatform.dll, on no Windows hypervisor yet, and \
+             with no Linux guest",
         )
         .remedy("see doc/windows.md; --backend soft runs the built-in guest")
     })

@@ -138,3 +138,40 @@ unsafe extern "system" fn on_request(request: u32) -> BOOL {
     }
     1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Interest;
+    use crate::windows::wait::wait_any;
+
+    /// The system's call, made by the test; all of it in one test, since what arrived is the process's.
+    #[test]
+    fn requests_are_kept_until_each_is_taken() {
+        let signals = TerminationSignals::take_over().unwrap();
+        let other = signals.try_clone().unwrap();
+        assert_eq!(signals.take(), None);
+        for request in [CTRL_BREAK_EVENT, CTRL_C_EVENT, CTRL_C_EVENT] {
+            // SAFETY: it asks nothing of its caller.
+            assert_eq!(unsafe { on_request(request) }, 1);
+        }
+        let none = Some(Duration::ZERO);
+        assert!(wait_any([(signals.source(), Interest::Readable)], none).unwrap()[0]);
+        let first = signals.take().unwrap();
+        assert_eq!((first.name(), first.exit_code()), ("Ctrl-C", 130));
+        assert!(wait_any([(other.source(), Interest::Readable)], none).unwrap()[0]);
+        let second = other.take().unwrap();
+        assert_eq!((second.name(), second.exit_code()), ("Ctrl-Break", 143));
+        assert_eq!(signals.take(), None);
+        assert!(!wait_any([(signals.source(), Interest::Readable)], none).unwrap()[0]);
+        // What the system may add one day is left to it.
+        // SAFETY: as above.
+        assert_eq!(unsafe { on_request(u32::BITS) }, 0);
+    }
+
+    #[test]
+    fn each_request_has_the_code_of_its_signal() {
+        let codes = REQUESTS.map(|(request, ..)| Termination { request }.exit_code());
+        assert_eq!(codes, [130, 143, 129, 143, 143]);
+    }
+}
