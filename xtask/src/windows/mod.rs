@@ -45,6 +45,8 @@ const LEFT_OUT: [&str; 2] = [
     "stability::tests::trendless_series_have_no_steps",
     "compare::tests::a_comparison_of_equal_builds",
 ];
+/// The name of the test that is a script, as of a test binary.
+const CTRL_C: &str = "ctrl_c";
 /// Longest time that one test binary may take.
 const BINARY_LIMIT_SECONDS: u32 = 240;
 /// The file that tests append their skips to, as Wine and as the sandbox name it.
@@ -85,6 +87,9 @@ pub fn run(workspace: &Workspace, binaries: &[String]) -> Result<Report> {
         .partition(|path| binary_name(path).starts_with(DOUBLE_PREFIX));
     let mut report = Report::default();
     run_binaries(&sandbox, &without, None, &mut report)?;
+    if binaries.is_empty() || binaries.iter().any(|part| CTRL_C.contains(part.as_str())) {
+        run_ctrl_c(&sandbox, &mut report)?;
+    }
     if !with_double.is_empty() {
         let double = Path::new(TARGET_DIR)
             .join(TARGET)
@@ -221,6 +226,20 @@ fn run_binaries(
         .filter_map(|line| line.strip_prefix(SKIP_MARK));
     report.skips.extend(skips.map(str::to_owned));
     let (passed, failed, broken) = judge(&output, binaries.len());
+    report.passed += passed;
+    report.failed += failed;
+    report.broken = report.broken.take().or(broken);
+    Ok(())
+}
+
+/// Presses Ctrl-C at a running VM, which no test can do from inside Wine.
+fn run_ctrl_c(sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    let output = sandbox.script(&format!(
+        "echo 'running {CTRL_C}'\n\
+         sh xtask/src/windows/ctrl_c.sh {TARGET_DIR}/{TARGET}/debug/nvx.exe 2>&1\n\
+         echo \"{END_MARK} $? {CTRL_C}\"\n"
+    ))?;
+    let (passed, failed, broken) = judge(&output, 1);
     report.passed += passed;
     report.failed += failed;
     report.broken = report.broken.take().or(broken);

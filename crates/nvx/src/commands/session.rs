@@ -159,7 +159,7 @@ impl Observer for Messages {
 
     fn paths_not_confined(&mut self) {
         output::message(
-            "this kernel has no Landlock: the process can open any path that its user can",
+            "there is no Landlock here: the process can open any path that its user can",
         );
     }
 
