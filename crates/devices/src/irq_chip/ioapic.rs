@@ -51,6 +51,13 @@ impl Default for Ioapic {
     }
 }
 
+/// Whether an input with this entry waits for the end of what it sends. What has no vector (NMI, INIT) is
+/// edge-triggered, whatever the entry says.
+fn is_level(entry: u64) -> bool {
+    entry & IS_LEVEL != 0
+        && DeliveryMode::from_bits(entry >> DELIVERY_SHIFT).is_some_and(DeliveryMode::has_vector)
+}
+
 impl Ioapic {
     /// What input `line` sends, if it may.
     fn send(&mut self, line: usize) -> Option<ApicMessage> {
@@ -59,7 +66,7 @@ impl Ioapic {
             return None;
         }
         let delivery = DeliveryMode::from_bits(*entry >> DELIVERY_SHIFT)?;
-        let is_level = *entry & IS_LEVEL != 0 && delivery.has_vector();
+        let is_level = is_level(*entry);
         if is_level {
             *entry |= REMOTE_IRR;
         }
@@ -75,8 +82,7 @@ impl Ioapic {
     /// What input `line` sends if it is level-triggered, asserted, and has nothing on its way.
     fn send_level(&mut self, line: usize) -> Option<ApicMessage> {
         let entry = *self.redirections.get(line)?;
-        let is_due =
-            self.lines >> line & 1 != 0 && entry & IS_LEVEL != 0 && entry & REMOTE_IRR == 0;
+        let is_due = self.lines >> line & 1 != 0 && is_level(entry) && entry & REMOTE_IRR == 0;
         is_due.then(|| self.send(line)).flatten()
     }
 
@@ -88,9 +94,10 @@ impl Ioapic {
             return None;
         }
         let entry = *self.redirections.get(line as usize)?;
-        match entry & IS_LEVEL {
-            0 => self.send(line as usize),
-            _ => self.send_level(line as usize),
+        if is_level(entry) {
+            self.send_level(line as usize)
+        } else {
+            self.send(line as usize)
         }
     }
 
@@ -148,7 +155,7 @@ impl Ioapic {
                 };
                 let changed = half & WRITABLE;
                 *entry = *entry & !changed | u64::from(value) << shift & changed;
-                if *entry & IS_LEVEL == 0 {
+                if !is_level(*entry) {
                     // An edge-triggered input waits for nobody.
                     *entry &= !REMOTE_IRR;
                 }
@@ -190,9 +197,8 @@ impl Ioapic {
         let redirections: [u64; IRQ_LINES as usize] = redirections
             .try_into()
             .map_err(|_| format.impossible("redirections", count))?;
-        let is_possible = |entry: &u64| {
-            *entry & !POSSIBLE == 0 && (*entry & REMOTE_IRR == 0 || *entry & IS_LEVEL != 0)
-        };
+        let is_possible =
+            |entry: &u64| *entry & !POSSIBLE == 0 && (*entry & REMOTE_IRR == 0 || is_level(*entry));
         if let Some(entry) = redirections.iter().find(|entry| !is_possible(entry)) {
             return Err(format.impossible("redirections", *entry));
         }

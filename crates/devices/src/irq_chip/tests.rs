@@ -201,6 +201,21 @@ fn a_level_that_was_masked_sends_when_it_is_not() {
 }
 
 #[test]
+fn what_has_no_vector_is_sent_once_whatever_its_trigger() {
+    let mut chip = InterruptChip::new(0);
+    redirect(&mut chip, 8, 4 << 8 | 1 << 15, 0);
+    chip.set_line(8, true);
+    let sent = chip.take_messages();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(
+        (sent[0].delivery, sent[0].is_level),
+        (DeliveryMode::Nmi, false)
+    );
+    chip.write_ioapic(0, 0);
+    assert_eq!(copy_of(&chip, 0, 0).take_messages(), []);
+}
+
+#[test]
 fn registers_of_the_ioapic_read_back() {
     let mut chip = InterruptChip::new(0);
     chip.write_ioapic(0, 1);
