@@ -60,7 +60,7 @@ impl Sandbox {
         let output = command
             .stderr(Stdio::inherit())
             .output()
-            .context("cannot run unshare")?;
+            .context("cannot run setpriv and unshare")?;
         if !output.status.success() {
             bail!(
                 "cargo {} failed for Windows; see above",
@@ -76,7 +76,7 @@ impl Sandbox {
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot run unshare")?;
+            .context("cannot run setpriv and unshare")?;
         let mut text = String::new();
         if let Some(output) = child.stdout.take() {
             use std::io::{BufRead as _, BufReader};
@@ -138,11 +138,17 @@ fn environment() -> Vec<(&'static str, OsString)> {
     all
 }
 
-/// A command line whose mounts are its own, and whose processes end with it; the program and its arguments
-/// are to be added.
+/// A command line whose mounts are its own, and whose processes end with it, as it does with this process,
+/// however that ends; the program and its arguments are to be added.
 pub fn alone() -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--kill-child", "--"]);
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare"]).args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--",
+    ]);
     command
 }
 
