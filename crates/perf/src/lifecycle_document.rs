@@ -18,6 +18,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nvx_bench::stability::{MAX_RATIO, UnstableRule, unstable_rule};
 use nvx_bench::statistics::median;
 use serde_json::{Map, Value};
 
@@ -255,6 +256,7 @@ impl Document {
     ) -> Result<History, DocumentError> {
         let backend = self.text("controls.backend")?;
         let runs = self.number("controls.runs")?;
+        self.expect_stable_generation(backend)?;
         let mut history = History::empty(identity);
         let mut rows = Vec::new();
         for (index, source) in SOURCES.iter().enumerate() {
@@ -286,6 +288,25 @@ impl Document {
             rows,
         });
         Ok(history)
+    }
+
+    /// Refuses captures that the validator would have refused, whatever the controls say of it.
+    fn expect_stable_generation(&self, backend: &str) -> Result<(), DocumentError> {
+        let field = format!("snapshot_capture.{backend}.samples_ms");
+        let samples: Vec<f64> = self
+            .member(&field)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_f64)
+            .collect();
+        let ratio = match unstable_rule(&samples) {
+            None => return Ok(()),
+            Some(UnstableRule::Median { ratio } | UnstableRule::Groups { ratio, .. }) => ratio,
+        };
+        let found = format!("unstable by a ratio of {ratio:.2}");
+        let wanted = format!("within {MAX_RATIO}");
+        Err(self.refusal("unvalidated", &field, found, wanted))
     }
 
     /// A median that its samples confirm.

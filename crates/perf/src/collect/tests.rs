@@ -115,6 +115,24 @@ fn rows_take_the_names_of_the_target_history() {
 }
 
 #[test]
+fn captures_that_only_claim_to_be_stable_are_refused() {
+    let place = Place::new();
+    let mut result = good();
+    let unstable = [100, 101, 102, 103, 104, 105, 106, 150, 151, 152];
+    *result
+        .pointer_mut("/snapshot_capture/kvm/samples_ms")
+        .expect("samples") = json!(unstable);
+    let error = collect(&place.request(&result)).expect_err("two groups of captures");
+    let message = error.to_string();
+    assert!(
+        message.contains(
+            "snapshot_capture.kvm.samples_ms is unstable by a ratio of 1.42, must be within 1.25: the result is unvalidated"
+        ),
+        "{message}"
+    );
+}
+
+#[test]
 fn what_is_not_accepted_is_refused_by_name() {
     let place = Place::new();
     for (path, value, wanted) in [
