@@ -167,6 +167,11 @@ impl Shell {
             .unwrap()
     }
 
+    /// What it said then, in one line.
+    pub fn stall_messages(&mut self) -> String {
+        self.ask(&format!("dmesg | grep -E '{STALLS}'"))
+    }
+
     /// Ends the guest with this status.
     pub fn exit(mut self, status: i32) -> Finished {
         self.0.send(&format!("exit {status}\n"));
