@@ -243,7 +243,7 @@ fn run_linux_guest(workspace: &Workspace, options: &Options) -> Outcome {
     let skipped = count_skipped(&skips.join("\n"));
     Outcome {
         passed: passed.saturating_sub(skipped),
-        failed,
+        failed: failed.saturating_sub(run.repeated),
         skips,
         skipped,
         broken: run.broken,

@@ -5,7 +5,8 @@
 //! `crates/nvx/tests/linux_guest`, and the kernels that the guests run. Times there are good as ratios only.
 //!
 //! The emulator now and then breaks the outer machine's kernel: after the exit of a guest it goes on with the guest's
-//! GS base (seen with QEMU 7.2). That is told, and the tests that have no result yet run again.
+//! GS base (seen with QEMU 7.2). That is told, and the tests that have no result yet run again. For the same reason a
+//! test that failed runs once more, alone in a fresh outer machine: a fault of NVX fails twice. That is told as well.
 //!
 //! The kernels come from Debian packages, which are kept unpacked in `~/.cache/nvx/linux-guest` (or below
 //! `XDG_CACHE_HOME`); remove that directory to fetch newer ones. Nothing is installed, and nothing needs root.
@@ -43,8 +44,13 @@ const SPEED_ROUNDS: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// The same with `--long`.
 const LONG_LIMIT: Duration = Duration::from_secs(120 * 60);
-/// How often the outer machine is started before its crashes break the lane.
-const ATTEMPTS: u32 = 3;
+/// How often the outer machine is started before its crashes break the lane. Each start goes on where the last ended.
+const ATTEMPTS: u32 = 10;
+/// More failures than this are no accident, and do not run again.
+const MOST_REPEATED: usize = 6;
+/// What tests and the place of their programs find in the environment.
+const ENVIRONMENT: &str =
+    "export NVX_LINUX_GUEST_LANE=1 NVX_KERNELS=/kernels NVX_BINARY=/bin/nvx RUST_BACKTRACE=0\n";
 /// Directories of the kernel's modules that guests are given, below `kernel`.
 const MODULE_DIRECTORIES: [&str; 4] = [
     "drivers/virtio",
@@ -66,6 +72,8 @@ pub struct Options {
 pub struct Outcome {
     /// What the test binaries printed.
     pub output: String,
+    /// Failures in the output that do not count, since their tests ran again; that result is in the output too.
+    pub repeated: usize,
     /// Why the output is not the whole.
     pub broken: Option<String>,
 }
@@ -94,48 +102,98 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Outcome> {
     let kernels = Kernels::fetch()?;
     let nvx = dist::build(workspace, &dist::Options::default())?;
     let tests = build_tests(workspace)?;
-    let mut output = test_loaders(workspace, &kernels)?;
+    let loaders = test_loaders(workspace, &kernels)?;
 
     let work = workspace.target_dir.join("linux-guest");
     std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
-    let initrd = work.join("outer.cpio");
-    let console = work.join("outer-console.log");
-    let end = Instant::now() + if options.long { LONG_LIMIT } else { LIMIT };
-    let mut finished = Vec::new();
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        pack(
-            &initrd,
-            &kernels,
-            &nvx,
-            &tests,
-            &commands(options, &finished),
-        )?;
-        println!("the outer machine starts; it prints:");
-        let limit = end.saturating_duration_since(Instant::now());
-        let run = outer::run(&kernels.cloud, &initrd, &console, limit)?;
-        std::fs::remove_file(&initrd)
-            .with_context(|| format!("cannot remove {}", initrd.display()))?;
-        output.push_str(&run.output);
-        let Some(failure) = run.failure else {
-            return Ok(Outcome {
-                output,
-                broken: unexpected(run.status),
-            });
-        };
+    let machine = OuterMachine {
+        initrd: work.join("outer.cpio"),
+        console: work.join("outer-console.log"),
+        end: Instant::now() + if options.long { LONG_LIMIT } else { LIMIT },
+        kernels: &kernels,
+        nvx: &nvx,
+        tests: &tests,
+    };
+    let mut outcome = machine.run_until_whole(options)?;
+    if outcome.broken.is_none() {
+        machine.repeat_failures(&mut outcome)?;
+    }
+    outcome.output.insert_str(0, &loaders);
+    Ok(outcome)
+}
+
+/// What the outer machine is made of.
+struct OuterMachine<'a> {
+    initrd: PathBuf,
+    console: PathBuf,
+    /// When what still runs is ended.
+    end: Instant,
+    kernels: &'a Kernels,
+    nvx: &'a Path,
+    tests: &'a Path,
+}
+
+impl OuterMachine<'_> {
+    /// Runs the tests, those that a crash left without a result again.
+    fn run_until_whole(&self, options: &Options) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let mut finished = Vec::new();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let run = self.run(&commands(options, &finished))?;
+            outcome.output.push_str(&run.output);
+            let Some(failure) = run.failure else {
+                outcome.broken = unexpected(run.status);
+                return Ok(outcome);
+            };
+            let results = results(&run.output);
+            if !run.output.contains("test result: ") {
+                outcome.output.push_str(&summary(&results));
+            }
+            if !run.crashed || attempt == ATTEMPTS {
+                outcome.broken = Some(failure);
+                return Ok(outcome);
+            }
+            finished.extend(results.into_iter().map(|(test, _)| test));
+            println!("the outer machine's kernel crashed; the tests without a result run again");
+        }
+    }
+
+    /// Runs the tests that failed once more, each alone.
+    fn repeat_failures(&self, outcome: &mut Outcome) -> Result<()> {
+        let failed: Vec<String> = results(&outcome.output)
+            .into_iter()
+            .filter_map(|(test, passed)| (!passed).then_some(test))
+            .collect();
+        if failed.is_empty() || failed.len() > MOST_REPEATED {
+            return Ok(());
+        }
+        println!("run again, each alone: {}", failed.join(", "));
+        let run = self.run(&repeat_commands(&failed))?;
+        outcome.output.push_str(&run.output);
+        if let Some(failure) = run.failure {
+            outcome.broken = Some(failure);
+            return Ok(());
+        }
+        outcome.broken = unexpected(run.status);
         let results = results(&run.output);
-        if !run.output.contains("test result: ") {
-            output.push_str(&summary(&results));
+        outcome.repeated = results.len();
+        for (test, passed) in results {
+            let result = if passed { "passed" } else { "failed again" };
+            println!("{test}: failed among others, {result} alone");
         }
-        if !run.crashed || attempt == ATTEMPTS {
-            return Ok(Outcome {
-                output,
-                broken: Some(failure),
-            });
-        }
-        finished.extend(results.into_iter().map(|(test, _)| test));
-        println!("the outer machine's kernel crashed; the tests without a result run again");
+        Ok(())
+    }
+
+    fn run(&self, commands: &str) -> Result<outer::Run> {
+        pack(&self.initrd, self.kernels, self.nvx, self.tests, commands)?;
+        println!("the outer machine starts; it prints:");
+        let limit = self.end.saturating_duration_since(Instant::now());
+        let run = outer::run(&self.kernels.cloud, &self.initrd, &self.console, limit)?;
+        std::fs::remove_file(&self.initrd)
+            .with_context(|| format!("cannot remove {}", self.initrd.display()))?;
+        Ok(run)
     }
 }
 
@@ -452,16 +510,36 @@ fn commands(options: &Options, finished: &[String]) -> String {
         String::new()
     };
     format!(
-        "export NVX_LINUX_GUEST_LANE=1 NVX_KERNELS=/kernels NVX_BINARY=/bin/nvx RUST_BACKTRACE=0\n\
-         status=0\n\
+        "{ENVIRONMENT}status=0\n\
          /lane/tests --test-threads {TEST_THREADS} --skip {SPEED}::table{ignored}{skip}{filters} || status=$?\n\
          {speed}"
     )
 }
 
+/// What the outer machine's init runs: these tests, one after the other.
+fn repeat_commands(tests: &[String]) -> String {
+    let mut commands = format!("{ENVIRONMENT}status=0\n");
+    for test in tests {
+        commands.push_str(&format!(
+            "/lane/tests --exact {test} --include-ignored || status=$?\n"
+        ));
+    }
+    commands
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_run_again_one_by_one() {
+        let commands = repeat_commands(&["a::b".to_owned(), "c".to_owned()]);
+        assert!(commands.starts_with("export NVX_LINUX_GUEST_LANE=1 "));
+        assert!(commands.ends_with(
+            "status=0\n/lane/tests --exact a::b --include-ignored || status=$?\n\
+             /lane/tests --exact c --include-ignored || status=$?\n"
+        ));
+    }
 
     #[test]
     fn the_test_binary_is_found_in_cargos_messages() {
