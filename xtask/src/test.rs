@@ -56,7 +56,7 @@ const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 /// What to run.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Lane to run; repeatable. By default all.
+    /// Lane to run; repeatable. By default all but linux-guest, which is not complete yet.
     #[arg(long = "lane", value_name = "NAME")]
     lanes: Vec<Lane>,
     /// Run only part A of B of each lane, such as 1/2.
@@ -92,6 +92,16 @@ enum Lane {
 }
 
 impl Lane {
+    /// Those that are expected to pass wherever they can run. The emulator that lane `linux-guest` needs breaks now
+    /// and then, and starves what waits in it; until that is mastered the lane runs when named.
+    const BY_DEFAULT: [Self; 5] = [
+        Self::Unit,
+        Self::Native,
+        Self::Browser,
+        Self::Ntfs,
+        Self::Windows,
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -133,7 +143,7 @@ struct Outcome {
 pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     ensure_nextest()?;
     let lanes: &[Lane] = if options.lanes.is_empty() {
-        Lane::value_variants()
+        &Lane::BY_DEFAULT
     } else {
         &options.lanes
     };

@@ -219,7 +219,7 @@ fn observe(
     let mut monitor = Monitor::start(&request.program, arguments, request.limit).map_err(failed)?;
     let pid = monitor.pid();
     let ready = monitor.wait_for_line(marker).map_err(failed)?;
-    let peak_rss_bytes = monitor.peak_rss_bytes();
+    let peak_rss_bytes = ready.peak_rss_bytes;
     monitor.send_line("v").map_err(failed)?;
     let verified = monitor.wait_for_line("PROBE-VERIFY ok").map_err(failed)?;
     let last_line_sent = std::time::Instant::now();

@@ -110,6 +110,9 @@ fn complaint(errors: &str) -> String {
     }
 }
 
+/// What every line of a probe guest contains.
+const PROBE_LINE: &str = "PROBE-";
+
 /// A line of the guest and when it was complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestLine {
@@ -117,6 +120,9 @@ pub struct GuestLine {
     pub text: String,
     /// Time since just before the process was created.
     pub elapsed: Duration,
+    /// The monitor's peak resident set then, in bytes, of lines of a probe guest only: a process whose exit is
+    /// queued may be gone before another thread has woken up.
+    pub peak_rss_bytes: Option<u64>,
 }
 
 /// How a monitor process ended, and what it wrote to standard error.
@@ -193,15 +199,22 @@ impl Monitor {
             });
         };
         let (sender, lines) = channel();
+        let pid = child.id();
         std::thread::spawn(move || {
             for text in BufReader::new(output).lines().map_while(Result::ok) {
-                let elapsed = started.elapsed();
-                if sender.send(GuestLine { text, elapsed }).is_err() {
+                let line = GuestLine {
+                    elapsed: started.elapsed(),
+                    peak_rss_bytes: text
+                        .contains(PROBE_LINE)
+                        .then(|| nvx_host::process_peak_rss_bytes(pid))
+                        .flatten(),
+                    text,
+                };
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        let pid = child.id();
         let errors = std::thread::spawn(move || read_errors(errors, pid, started));
         Ok(Self {
             child,

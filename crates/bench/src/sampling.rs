@@ -120,7 +120,7 @@ impl Sampler {
                 monitor.send_line("x0").map_err(failed)?;
             }
             let line = monitor.wait_for_line(marker).map_err(failed)?;
-            let peak_rss_bytes = monitor.peak_rss_bytes();
+            let peak_rss_bytes = line.peak_rss_bytes;
             let from = if matches!(exit, Exit::AfterMarker) {
                 let now = self.began.elapsed().saturating_sub(begin);
                 monitor.send_line("x0").map_err(failed)?;

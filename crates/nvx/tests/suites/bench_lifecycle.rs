@@ -182,7 +182,7 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     let scratch = directory.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
     let output = directory.path().join("result.json");
-    let more = ["--samples", "60", "--output", text(&output)];
+    let more = ["--samples", "400", "--output", text(&output)];
     let mut run = process::start(&bench_arguments("lifecycle", &scratch, &more));
     run.wait_for("a result", |_| output.exists().then_some(()));
     run.signal(Signal::INT);
@@ -198,10 +198,10 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
         .expect_code(BAD_INPUT)
         .line_with("controls.complete");
 
-    let other = ["--samples", "61", "--output", text(&output), "--resume"];
+    let other = ["--samples", "401", "--output", text(&output), "--resume"];
     bench("lifecycle", &scratch, &other)
         .expect_code(BAD_INPUT)
-        .assert_said("--resume: controls.runs differs: it was 60, is 61");
+        .assert_said("--resume: controls.runs differs: it was 400, is 401");
     assert_eq!(
         read(&output),
         earlier,
@@ -221,10 +221,10 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     let whole = read(&output);
     assert_eq!(whole["controls"]["complete"], true);
     let all = samples(&whole).as_array().unwrap().clone();
-    assert_eq!((all.len(), &all[..taken.len()]), (60, &taken[..]));
+    assert_eq!((all.len(), &all[..taken.len()]), (400, &taken[..]));
     for section in ["snapshot_capture", "snapshot_restore"] {
         let series = &whole[section][BACKEND.name()]["samples_ms"];
-        assert_eq!(series.as_array().unwrap().len(), 60);
+        assert_eq!(series.as_array().unwrap().len(), 400);
     }
 }
 
