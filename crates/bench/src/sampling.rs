@@ -14,8 +14,8 @@ use crate::result::{CaptureSample, PhaseRecord, RawSample, StartSample, TEARDOWN
 pub const READY_MARKER: &str = "PROBE-READY";
 /// What a restored probe guest prints.
 pub const RESTORED_MARKER: &str = "PROBE-RESTORED";
-/// A sample whose resident set is lost is taken again this often.
-const MAX_RSS_ATTEMPTS: u32 = 3;
+/// How often a sample is taken at most if its resident set is lost: once, and three times more.
+const MAX_RSS_ATTEMPTS: u32 = 4;
 
 /// Takes samples of one build.
 #[derive(Clone, Debug)]
