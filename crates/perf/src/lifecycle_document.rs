@@ -256,7 +256,6 @@ impl Document {
     ) -> Result<History, DocumentError> {
         let backend = self.text("controls.backend")?;
         let runs = self.number("controls.runs")?;
-        self.expect_stable_generation(backend)?;
         let mut history = History::empty(identity);
         let mut rows = Vec::new();
         for (index, source) in SOURCES.iter().enumerate() {
@@ -276,6 +275,7 @@ impl Document {
                 },
             });
         }
+        self.expect_stable_generation(backend, runs)?;
         for section in ["backends", "snapshot_restore"] {
             let field = format!("{section}.{backend}.teardown_timeout_count");
             if let Some(count) = self.member(&field) {
@@ -291,15 +291,9 @@ impl Document {
     }
 
     /// Refuses captures that the validator would have refused, whatever the controls say of it.
-    fn expect_stable_generation(&self, backend: &str) -> Result<(), DocumentError> {
+    fn expect_stable_generation(&self, backend: &str, runs: u64) -> Result<(), DocumentError> {
         let field = format!("snapshot_capture.{backend}.samples_ms");
-        let samples: Vec<f64> = self
-            .member(&field)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_f64)
-            .collect();
+        let samples = self.samples_of(&field, runs)?;
         let ratio = match unstable_rule(&samples) {
             None => return Ok(()),
             Some(UnstableRule::Median { ratio } | UnstableRule::Groups { ratio, .. }) => ratio,
@@ -309,24 +303,29 @@ impl Document {
         Err(self.refusal("unvalidated", &field, found, wanted))
     }
 
-    /// A median that its samples confirm.
-    fn median_of(&self, place: &str, source: &Source, runs: u64) -> Result<f64, DocumentError> {
-        let field = format!("{place}.{}", source.samples);
+    /// Samples that are all there, and all possible.
+    fn samples_of(&self, field: &str, runs: u64) -> Result<Vec<f64>, DocumentError> {
         let listed = self
-            .member(&field)
+            .member(field)
             .and_then(Value::as_array)
-            .ok_or_else(|| self.fault(&field, "a list of samples"))?;
+            .ok_or_else(|| self.fault(field, "a list of samples"))?;
         let samples: Vec<f64> = listed.iter().filter_map(Value::as_f64).collect();
         if listed.len() as u64 != runs || samples.len() != listed.len() {
             let found = format!("{} numbers", samples.len());
-            return Err(self.refusal("incomplete", &field, found, format!("{runs} numbers")));
+            return Err(self.refusal("incomplete", field, found, format!("{runs} numbers")));
         }
-        if let Some(bad) = samples
+        match samples
             .iter()
             .find(|sample| !(sample.is_finite() && **sample > 0.0))
         {
-            return Err(self.refusal("mismatched", &field, bad, "finite and above zero"));
+            Some(bad) => Err(self.refusal("mismatched", field, bad, "finite and above zero")),
+            None => Ok(samples),
         }
+    }
+
+    /// A median that its samples confirm.
+    fn median_of(&self, place: &str, source: &Source, runs: u64) -> Result<f64, DocumentError> {
+        let samples = self.samples_of(&format!("{place}.{}", source.samples), runs)?;
         let field = format!("{place}.{}", source.p50);
         let stored = self
             .member(&field)

@@ -117,19 +117,27 @@ fn rows_take_the_names_of_the_target_history() {
 #[test]
 fn captures_that_only_claim_to_be_stable_are_refused() {
     let place = Place::new();
-    let mut result = good();
-    let unstable = [100, 101, 102, 103, 104, 105, 106, 150, 151, 152];
-    *result
-        .pointer_mut("/snapshot_capture/kvm/samples_ms")
-        .expect("samples") = json!(unstable);
-    let error = collect(&place.request(&result)).expect_err("two groups of captures");
-    let message = error.to_string();
-    assert!(
-        message.contains(
-            "snapshot_capture.kvm.samples_ms is unstable by a ratio of 1.42, must be within 1.25: the result is unvalidated"
+    for (samples, p50, wanted) in [
+        (
+            [100, 101, 102, 103, 104, 105, 106, 150, 151, 152],
+            104.5,
+            "is unstable by a ratio of 1.42, must be within 1.25: the result is unvalidated",
         ),
-        "{message}"
-    );
+        // What is no sample at all is named as such.
+        (
+            [100, 101, 102, 103, 104, 105, 106, 0, 151, 152],
+            103.5,
+            "is 0, must be finite and above zero: the result is mismatched",
+        ),
+    ] {
+        let mut result = good();
+        result["snapshot_capture"]["kvm"]["samples_ms"] = json!(samples);
+        result["snapshot_capture"]["kvm"]["p50_ms"] = json!(p50);
+        let error = collect(&place.request(&result)).expect_err("refused captures");
+        let message = error.to_string();
+        let wanted = format!("snapshot_capture.kvm.samples_ms {wanted}");
+        assert!(message.contains(&wanted), "{message}");
+    }
 }
 
 #[test]
