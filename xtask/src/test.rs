@@ -155,6 +155,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
         results.push((lane, outcome));
     }
     print_table(&results);
+    for lane in Lane::value_variants() {
+        if !lanes.contains(lane) && options.lanes.is_empty() {
+            println!("not run by default: --lane {}", lane.name());
+        }
+    }
     let good = results
         .iter()
         .all(|(_, outcome)| outcome.failed == 0 && outcome.broken.is_none());
