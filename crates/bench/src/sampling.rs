@@ -14,7 +14,7 @@ use crate::result::{CaptureSample, PhaseRecord, RawSample, StartSample, TEARDOWN
 pub const READY_MARKER: &str = "PROBE-READY";
 /// What a restored probe guest prints.
 pub const RESTORED_MARKER: &str = "PROBE-RESTORED";
-/// How often a sample is taken at most if its resident set is lost: once, and three times more.
+/// How often a resident set is looked at until it is seen: once, and three times more.
 const MAX_RSS_ATTEMPTS: u32 = 4;
 
 /// Takes samples of one build.
@@ -110,56 +110,66 @@ impl Sampler {
         marker: &str,
         exit: &Exit,
     ) -> Result<StartSample, LifecycleError> {
-        let mut attempt = 0;
-        loop {
-            let begin = self.began.elapsed();
-            let failed = |source| LifecycleError::Monitor { stage, source };
-            let mut monitor = self.spawn(stage, arguments)?;
-            let pid = monitor.pid();
-            if matches!(exit, Exit::Queued) {
-                monitor.send_line("x0").map_err(failed)?;
-            }
-            let line = monitor.wait_for_line(marker).map_err(failed)?;
-            let peak_rss_bytes = line.peak_rss_bytes;
-            let from = if matches!(exit, Exit::AfterMarker) {
-                let now = self.began.elapsed().saturating_sub(begin);
-                monitor.send_line("x0").map_err(failed)?;
-                now
-            } else {
-                line.elapsed
-            };
-            monitor.set_limit(Duration::from_secs_f64(TEARDOWN_TIMEOUT_SECONDS));
-            let ended = match monitor.wait_for_end(0) {
-                Ok(ended) => Some(ended),
-                Err(MonitorError::DoesNotEnd { .. }) => None,
-                Err(source) => return Err(failed(source)),
-            };
-            if peak_rss_bytes.is_none() && attempt + 1 < MAX_RSS_ATTEMPTS {
-                attempt += 1;
-                continue;
-            }
-            let records = match &ended {
-                Some(Ended { records, .. }) => {
-                    check_pids(records, pid)?;
-                    observed(records, line.elapsed, pid)
-                }
-                None => Vec::new(),
-            };
-            return Ok(StartSample {
-                elapsed_ms: milliseconds(line.elapsed),
-                teardown_ms: ended.map(|ended| milliseconds(ended.elapsed.saturating_sub(from))),
-                peak_rss_bytes,
-                remeasured: attempt,
-                raw: RawSample {
-                    pid,
-                    records,
-                    generation_duration_ns: None,
-                    writeback: None,
-                    begin_ms: milliseconds(begin),
-                    end_ms: milliseconds(self.began.elapsed()),
-                },
-            });
+        let mut sample = self.start_once(stage, arguments, marker, exit)?;
+        // A guest whose exit is queued may be gone before it is looked at. A repeat asks for the exit later,
+        // so nothing but the resident set is taken from it.
+        while sample.peak_rss_bytes.is_none() && sample.remeasured + 1 < MAX_RSS_ATTEMPTS {
+            let repeat = self.start_once(stage, arguments, marker, &Exit::AfterMarker)?;
+            sample.peak_rss_bytes = repeat.peak_rss_bytes;
+            sample.remeasured += 1;
         }
+        Ok(sample)
+    }
+
+    fn start_once(
+        &self,
+        stage: &'static str,
+        arguments: &[OsString],
+        marker: &str,
+        exit: &Exit,
+    ) -> Result<StartSample, LifecycleError> {
+        let begin = self.began.elapsed();
+        let failed = |source| LifecycleError::Monitor { stage, source };
+        let mut monitor = self.spawn(stage, arguments)?;
+        let pid = monitor.pid();
+        if matches!(exit, Exit::Queued) {
+            monitor.send_line("x0").map_err(failed)?;
+        }
+        let line = monitor.wait_for_line(marker).map_err(failed)?;
+        let from = if matches!(exit, Exit::AfterMarker) {
+            let now = self.began.elapsed().saturating_sub(begin);
+            monitor.send_line("x0").map_err(failed)?;
+            now
+        } else {
+            line.elapsed
+        };
+        monitor.set_limit(Duration::from_secs_f64(TEARDOWN_TIMEOUT_SECONDS));
+        let ended = match monitor.wait_for_end(0) {
+            Ok(ended) => Some(ended),
+            Err(MonitorError::DoesNotEnd { .. }) => None,
+            Err(source) => return Err(failed(source)),
+        };
+        let records = match &ended {
+            Some(Ended { records, .. }) => {
+                check_pids(records, pid)?;
+                observed(records, line.elapsed, pid)
+            }
+            None => Vec::new(),
+        };
+        Ok(StartSample {
+            elapsed_ms: milliseconds(line.elapsed),
+            teardown_ms: ended.map(|ended| milliseconds(ended.elapsed.saturating_sub(from))),
+            peak_rss_bytes: line.peak_rss_bytes,
+            remeasured: 0,
+            raw: RawSample {
+                pid,
+                records,
+                generation_duration_ns: None,
+                writeback: None,
+                begin_ms: milliseconds(begin),
+                end_ms: milliseconds(self.began.elapsed()),
+            },
+        })
     }
 
     fn spawn(
@@ -291,5 +301,55 @@ mod tests {
             "{error}"
         );
         assert!(check_pids(&[record("a", 1, 1)], 7).is_ok());
+    }
+
+    // A shell script stands in for the monitor.
+    #[cfg(unix)]
+    #[test]
+    fn a_resident_set_that_was_missed_is_taken_from_a_process_that_waits() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        use nvx_memory::{RamFileChoice, WritebackChoice};
+        use nvx_probe_guest::ProbeParams;
+
+        use crate::guest::Guest;
+
+        let directory = tempfile::tempdir().expect("space");
+        let program = directory.path().join("monitor");
+        // The first time it is gone before its line comes; from then on its exit has to be asked for.
+        let script = format!(
+            "#!/bin/sh\nif mkdir {}; then (sleep 0.1; echo {RESTORED_MARKER}) & exit 0; fi\n\
+             echo {RESTORED_MARKER}; read line; [ \"$line\" = x0 ]\n",
+            directory
+                .path()
+                .join("was here")
+                .display()
+                .to_string()
+                .replace(' ', "\\ "),
+        );
+        std::fs::write(&program, script).expect("space");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("own file");
+        let sampler = Sampler {
+            request: LifecycleRequest {
+                program,
+                backend: "kvm".to_owned(),
+                memory_bytes: 1 << 27,
+                vcpus: 1,
+                guest: Guest::Probe(ProbeParams::default()),
+                scratch: None,
+                ram_file: RamFileChoice::Auto,
+                writeback: WritebackChoice::Auto,
+                limit: Duration::from_secs(20),
+            },
+            began: Instant::now(),
+        };
+        let sample = sampler.restore(directory.path()).expect("a sample");
+        assert_eq!(sample.remeasured, 1);
+        assert!(sample.peak_rss_bytes > Some(64 << 10));
+        assert!(
+            sample.elapsed_ms >= 100.0,
+            "the time is the first process's"
+        );
     }
 }

@@ -433,11 +433,7 @@ fn a_kernel_is_measured_and_told_apart_from_the_probe_guest() {
     let build = format!("this={}", env!("CARGO_BIN_EXE_nvx"));
     let compare = |output: &Path| {
         let more = ["--build", &build, "--aa", "--output", text(output)];
-        // On a busy machine a process is now and then gone before its resident set is read, four times in a row.
-        let done = (0..8)
-            .map(|_| bench("compare", &more))
-            .find(|done| !done.events().contains("could be measured"))
-            .expect("not every time");
+        let done = bench("compare", &more);
         assert!(
             matches!(done.status.code(), Some(0 | 1)),
             "{}",
