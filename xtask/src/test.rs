@@ -56,7 +56,7 @@ const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 /// What to run.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Lane to run; repeatable. By default all but linux-guest, which is not complete yet.
+    /// Lane to run; repeatable. By default all.
     #[arg(long = "lane", value_name = "NAME")]
     lanes: Vec<Lane>,
     /// Run only part A of B of each lane, such as 1/2.
@@ -92,16 +92,6 @@ enum Lane {
 }
 
 impl Lane {
-    /// Those that are expected to pass wherever they can run. The emulator that lane `linux-guest` needs breaks now
-    /// and then, and starves what waits in it; until that is mastered the lane runs when named.
-    const BY_DEFAULT: [Self; 5] = [
-        Self::Unit,
-        Self::Native,
-        Self::Browser,
-        Self::Ntfs,
-        Self::Windows,
-    ];
-
     fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -143,7 +133,7 @@ struct Outcome {
 pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     ensure_nextest()?;
     let lanes: &[Lane] = if options.lanes.is_empty() {
-        &Lane::BY_DEFAULT
+        Lane::value_variants()
     } else {
         &options.lanes
     };
@@ -155,11 +145,6 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
         results.push((lane, outcome));
     }
     print_table(&results);
-    for lane in Lane::value_variants() {
-        if !lanes.contains(lane) && options.lanes.is_empty() {
-            println!("not run by default: --lane {}", lane.name());
-        }
-    }
     let good = results
         .iter()
         .all(|(_, outcome)| outcome.failed == 0 && outcome.broken.is_none());

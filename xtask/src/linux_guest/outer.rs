@@ -16,6 +16,9 @@ pub const QEMU: &str = "qemu-system-x86_64";
 const END_PREFIX: &str = "outer: ended with status ";
 /// Guests' RAM files and everything else that is written lie in memory too.
 const MEMORY_MIB: u32 = 4096;
+/// The kernel's tick is periodic: QEMU 7.2 now and then loses a timer's interrupt when a guest stops, and a kernel that
+/// waits for that one alone waits for good.
+const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 nohz=off highres=off";
 /// Last lines of the kernel's messages that are shown when the machine did not end well.
 const CONSOLE_LINES: usize = 40;
 /// What a kernel says at its end.
@@ -34,27 +37,39 @@ pub struct Run {
     pub crashed: bool,
 }
 
-/// Boots `kernel` with `initrd`, prints what it prints, and ends it after `limit`.
-pub fn run(kernel: &Path, initrd: &Path, console: &Path, limit: Duration) -> Result<Run> {
+/// An outer machine.
+pub struct Machine<'a> {
+    /// Stands before each line that is printed.
+    pub name: &'a str,
+    pub processors: u32,
+    pub kernel: &'a Path,
+    pub initrd: &'a Path,
+    /// Where the kernel's messages go.
+    pub console: &'a Path,
+}
+
+/// Boots the machine, prints what it prints, and ends it after `limit`.
+pub fn run(machine: &Machine<'_>, limit: Duration) -> Result<Run> {
     let mut qemu = Command::new(QEMU)
         .args(["-accel", "tcg,thread=multi", "-cpu", "max,+svm,+npt"])
-        .args(["-smp", "2", "-m", &MEMORY_MIB.to_string()])
+        .args(["-smp", &machine.processors.to_string()])
+        .args(["-m", &MEMORY_MIB.to_string()])
         .args(["-nodefaults", "-display", "none", "-monitor", "none"])
         .args(["-no-reboot", "-serial"])
-        .arg(format!("file:{}", console.display()))
+        .arg(format!("file:{}", machine.console.display()))
         .args(["-serial", "stdio"])
         .arg("-kernel")
-        .arg(kernel)
+        .arg(machine.kernel)
         .arg("-initrd")
-        .arg(initrd)
-        .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1"])
+        .arg(machine.initrd)
+        .args(["-append", COMMAND_LINE])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
         .with_context(|| format!("cannot run {QEMU}"))?;
     let stdout = qemu.stdout.take().context("no output of QEMU")?;
-    let (output, timed_out) = stream(stdout, limit);
+    let (output, timed_out) = stream(machine.name, stdout, limit);
     let ending = end(&mut qemu, timed_out)?;
     let status = status(&output);
     let failure = match (status, timed_out) {
@@ -67,10 +82,10 @@ pub fn run(kernel: &Path, initrd: &Path, console: &Path, limit: Duration) -> Res
     };
     let mut crashed = false;
     if failure.is_some() {
-        let messages = std::fs::read(console).unwrap_or_default();
+        let messages = std::fs::read(machine.console).unwrap_or_default();
         let messages = String::from_utf8_lossy(&messages);
         crashed = messages.contains(PANIC);
-        show_end(&messages);
+        show_end(machine.name, &messages);
     }
     Ok(Run {
         output,
@@ -81,7 +96,7 @@ pub fn run(kernel: &Path, initrd: &Path, console: &Path, limit: Duration) -> Res
 }
 
 /// Prints each line as it comes; true if the limit passed before the end.
-fn stream(stdout: impl Read + Send + 'static, limit: Duration) -> (String, bool) {
+fn stream(name: &str, stdout: impl Read + Send + 'static, limit: Duration) -> (String, bool) {
     let (sender, lines) = mpsc::channel();
     // Ends with QEMU, which `end` sees to.
     std::thread::spawn(move || {
@@ -103,7 +118,7 @@ fn stream(stdout: impl Read + Send + 'static, limit: Duration) -> (String, bool)
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                print!("  {line}");
+                print!("  {name}{line}");
                 output.push_str(&line);
             }
             Err(RecvTimeoutError::Disconnected) => return (output, false),
@@ -128,11 +143,11 @@ fn status(output: &str) -> Option<i32> {
     line.split(' ').next()?.parse().ok()
 }
 
-fn show_end(messages: &str) {
+fn show_end(name: &str, messages: &str) {
     let lines: Vec<&str> = messages.lines().collect();
-    println!("the outer machine's last kernel messages:");
+    println!("{name}the outer machine's last kernel messages:");
     for line in &lines[lines.len().saturating_sub(CONSOLE_LINES)..] {
-        println!("  {line}");
+        println!("  {name}{line}");
     }
 }
 
@@ -149,10 +164,10 @@ mod tests {
 
     #[test]
     fn lines_are_streamed_until_the_end_or_the_limit() {
-        let (output, timed_out) = stream(&b"one\r\ntwo"[..], Duration::from_secs(60));
+        let (output, timed_out) = stream("", &b"one\r\ntwo"[..], Duration::from_secs(60));
         assert_eq!((output.as_str(), timed_out), ("one\ntwo", false));
         let (reader, _writer) = std::io::pipe().unwrap();
-        let (output, timed_out) = stream(reader, Duration::from_millis(1));
+        let (output, timed_out) = stream("", reader, Duration::from_millis(1));
         assert_eq!((output.as_str(), timed_out), ("", true));
     }
 }

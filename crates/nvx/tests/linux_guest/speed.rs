@@ -51,21 +51,25 @@ fn table() {
         "  boot: process start to init's first output; restore: process start to the guest's answer to a line"
     );
     for command_line in COMMAND_LINES {
+        eprintln!("  {command_line}");
         let [mut boots, mut qemu_boots, mut restores] = [const { Vec::new() }; 3];
         for _ in 0..rounds {
             let (boot_s, restore_s) = boot_and_restore(&linux, &initramfs, command_line);
             boots.push(boot_s);
             restores.push(restore_s);
-            qemu_boots.push(boot_qemu(&initramfs, command_line));
+            let qemu_boot_s = boot_qemu(&initramfs, command_line);
+            qemu_boots.push(qemu_boot_s);
+            eprintln!(
+                "    boot {boot_s:.3} s, QEMU's {qemu_boot_s:.3} s, restore {restore_s:.3} s"
+            );
         }
         let [boot, qemu_boot, restore] = [boots, qemu_boots, restores].map(median);
-        eprintln!("  {command_line}");
         eprintln!(
-            "    boot {boot:.3} s, QEMU's microvm {qemu_boot:.3} s: {:.3}",
+            "    medians: boot {boot:.3} s, QEMU's microvm {qemu_boot:.3} s: {:.3}",
             boot / qemu_boot
         );
         eprintln!(
-            "    restore {restore:.3} s, of the boot: {:.4}",
+            "    medians: restore {restore:.3} s, of the boot: {:.4}",
             restore / boot
         );
     }
