@@ -2,7 +2,8 @@
 //!
 //! The kernel tries a new filter on every number that a call may have, to know those that it need not ask
 //! about again. With one comparison after the other, as libraries lay filters out, that takes 0.1 ms of every
-//! start; as a search tree, a third of that.
+//! start; as a search tree, a third of that. It also compiles the filter, so its length matters: all branches share
+//! the instructions that they end with.
 
 #![expect(
     unsafe_code,
@@ -95,14 +96,97 @@ struct Span {
 }
 
 fn program(thread: ConfinedThread, process: u32) -> Vec<Instruction> {
-    let mut program = vec![
-        statement(LOAD_WORD, AT_ARCHITECTURE),
-        branch(JUMP_IF_EQUAL, X86_64, 1, 0),
-        statement(RETURN, KILL),
-        statement(LOAD_WORD, AT_NUMBER),
-    ];
-    program.extend(search(&spans(thread), process));
-    program
+    let spans = spans(thread);
+    let mut assembler = Assembler::default();
+    let ends = Ends {
+        allow: assembler.push(statement(RETURN, ALLOW)),
+        trap: assembler.push(statement(RETURN, TRAP)),
+        unknown: assembler.push(statement(RETURN, UNKNOWN)),
+    };
+    let mut checks: Vec<(Check, Label)> = Vec::new();
+    for span in &spans {
+        if let Some(Answer::AllowIf(check)) = span.answer
+            && !checks.iter().any(|(known, _)| *known == check)
+        {
+            checks.push((check, ends.check(&mut assembler, check, process)));
+        }
+    }
+    let target = |span: &Span| match span.answer {
+        None => ends.trap,
+        Some(Answer::Allow) => ends.allow,
+        Some(Answer::Unknown) => ends.unknown,
+        Some(Answer::AllowIf(check)) => checks
+            .iter()
+            .find(|(known, _)| *known == check)
+            .map_or(ends.trap, |(_, label)| *label),
+    };
+    let tree = search(&mut assembler, &spans, &target);
+    let tree = assembler.statement(LOAD_WORD, AT_NUMBER, tree);
+    let kill = assembler.push(statement(RETURN, KILL));
+    let begin = assembler.branch(JUMP_IF_EQUAL, X86_64, tree, kill);
+    assembler.statement(LOAD_WORD, AT_ARCHITECTURE, begin);
+    assembler.finish()
+}
+
+/// An instruction by its distance from the program's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Label(usize);
+
+/// Jumps go forward only, so the program is put together from its end: each target is there before what jumps to it.
+#[derive(Default)]
+struct Assembler {
+    /// The last instruction first.
+    reversed: Vec<Instruction>,
+}
+
+impl Assembler {
+    fn push(&mut self, instruction: Instruction) -> Label {
+        self.reversed.push(instruction);
+        Label(self.reversed.len() - 1)
+    }
+
+    /// How many instructions one that is pushed next would have to skip.
+    fn distance(&self, target: Label) -> usize {
+        self.reversed.len() - 1 - target.0
+    }
+
+    /// An instruction that goes on at `next`.
+    fn statement(&mut self, code: u16, operand: u32, next: Label) -> Label {
+        let distance = self.distance(next);
+        if distance > 0 {
+            self.push(statement(JUMP, distance as u32));
+        }
+        self.push(statement(code, operand))
+    }
+
+    fn branch(&mut self, code: u16, operand: u32, if_true: Label, if_false: Label) -> Label {
+        let if_true = self.near(if_true);
+        let if_false = self.near(if_false);
+        let distances = [if_true, if_false].map(|label| self.distance(label) as u8);
+        self.push(branch(code, operand, distances[0], distances[1]))
+    }
+
+    /// `target`, or a jump to it where a branch, whose distances have eight bits, would not reach it.
+    fn near(&mut self, target: Label) -> Label {
+        let distance = self.distance(target);
+        // The other target of the same branch may need a jump too.
+        if distance < usize::from(u8::MAX) {
+            return target;
+        }
+        self.push(statement(JUMP, distance as u32))
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        self.reversed.reverse();
+        self.reversed
+    }
+}
+
+/// Where the program ends.
+struct Ends {
+    allow: Label,
+    trap: Label,
+    unknown: Label,
 }
 
 /// The answers as spans that cover all numbers.
@@ -131,82 +215,63 @@ fn start_span(spans: &mut Vec<Span>, first: u32, answer: Option<Answer>) {
 }
 
 /// A search tree over the spans; the number is in the accumulator.
-fn search(spans: &[Span], process: u32) -> Vec<Instruction> {
+fn search(assembler: &mut Assembler, spans: &[Span], target: &impl Fn(&Span) -> Label) -> Label {
     if let [span] = spans {
-        return answer(span.answer, process);
+        return target(span);
     }
     let (lower, upper) = spans.split_at(spans.len() / 2);
-    let lower = search(lower, process);
     let pivot = upper.first().map_or(0, |span| span.first);
-    // The distance of a conditional jump has eight bits; the tree is larger than that.
-    let mut code = vec![
-        branch(JUMP_IF_AT_LEAST, pivot, 0, 1),
-        statement(JUMP, lower.len() as u32),
-    ];
-    code.extend(lower);
-    code.extend(search(upper, process));
-    code
+    let upper = search(assembler, upper, target);
+    let lower = search(assembler, lower, target);
+    assembler.branch(JUMP_IF_AT_LEAST, pivot, upper, lower)
 }
 
-fn answer(answer: Option<Answer>, process: u32) -> Vec<Instruction> {
-    match answer {
-        None => vec![statement(RETURN, TRAP)],
-        Some(Answer::Allow) => vec![statement(RETURN, ALLOW)],
-        Some(Answer::Unknown) => vec![statement(RETURN, UNKNOWN)],
-        Some(Answer::AllowIf(check)) => {
-            let mut code = checks(check, process);
-            code.extend([statement(RETURN, TRAP), statement(RETURN, ALLOW)]);
-            code
+impl Ends {
+    /// Code that looks at a call's arguments.
+    fn check(&self, assembler: &mut Assembler, check: Check, process: u32) -> Label {
+        match check {
+            Check::Request => self.request(assembler),
+            Check::NotExecutable => {
+                let exec = libc::PROT_EXEC as u32;
+                let test = assembler.branch(JUMP_IF_ANY_BIT, exec, self.trap, self.allow);
+                assembler.statement(LOAD_WORD, at_argument(2), test)
+            }
+            Check::NewThread => {
+                let thread = libc::CLONE_THREAD as u32;
+                let test = assembler.branch(JUMP_IF_ANY_BIT, thread, self.allow, self.trap);
+                assembler.statement(LOAD_WORD, at_argument(0), test)
+            }
+            Check::Naming => self.equal_to_one_of(assembler, 0, &NAMING_OPTIONS),
+            Check::OwnThread => self.equal_to_one_of(assembler, 0, &[process]),
+            Check::NoNewLimit => {
+                let upper = assembler.branch(JUMP_IF_EQUAL, 0, self.allow, self.trap);
+                let upper = assembler.statement(LOAD_WORD, at_upper_half(2), upper);
+                let lower = assembler.branch(JUMP_IF_EQUAL, 0, upper, self.trap);
+                assembler.statement(LOAD_WORD, at_argument(2), lower)
+            }
         }
     }
-}
 
-/// Code that leaves to the instruction behind its end (refused) or to the one after that (allowed).
-fn checks(check: Check, process: u32) -> Vec<Instruction> {
-    match check {
-        Check::Request => request(),
-        Check::NotExecutable => vec![
-            statement(LOAD_WORD, at_argument(2)),
-            branch(JUMP_IF_ANY_BIT, libc::PROT_EXEC as u32, 0, 1),
-        ],
-        Check::NewThread => vec![
-            statement(LOAD_WORD, at_argument(0)),
-            branch(JUMP_IF_ANY_BIT, libc::CLONE_THREAD as u32, 1, 0),
-        ],
-        Check::Naming => equal_to_one_of(0, &NAMING_OPTIONS),
-        Check::OwnThread => equal_to_one_of(0, &[process]),
-        Check::NoNewLimit => vec![
-            statement(LOAD_WORD, at_argument(2)),
-            branch(JUMP_IF_EQUAL, 0, 0, 2),
-            statement(LOAD_WORD, at_upper_half(2)),
-            branch(JUMP_IF_EQUAL, 0, 1, 0),
-        ],
+    fn request(&self, assembler: &mut Assembler) -> Label {
+        let mut next = self.equal_to_one_of(assembler, 1, &FILE_REQUESTS);
+        for requests in [TERMINAL_REQUESTS, KVM_REQUESTS] {
+            next = assembler.branch(JUMP_IF_EQUAL, requests, self.allow, next);
+        }
+        next = assembler.statement(AND, REQUEST_TYPE, next);
+        for request in [TIOCLINUX, TIOCSTI] {
+            next = assembler.branch(JUMP_IF_EQUAL, request, self.trap, next);
+        }
+        assembler.statement(LOAD_WORD, at_argument(1), next)
     }
-}
 
-fn request() -> Vec<Instruction> {
-    let files = equal_to_one_of(1, &FILE_REQUESTS);
-    let to_allowed = files.len() as u8 + 1;
-    let mut code = vec![
-        statement(LOAD_WORD, at_argument(1)),
-        // What refuses stands one before what allows.
-        branch(JUMP_IF_EQUAL, TIOCSTI, to_allowed + 3, 0),
-        branch(JUMP_IF_EQUAL, TIOCLINUX, to_allowed + 2, 0),
-        statement(AND, REQUEST_TYPE),
-        branch(JUMP_IF_EQUAL, KVM_REQUESTS, to_allowed + 1, 0),
-        branch(JUMP_IF_EQUAL, TERMINAL_REQUESTS, to_allowed, 0),
-    ];
-    code.extend(files);
-    code
-}
-
-/// The lower half of an argument is one of `values`. The kernel takes these arguments as 32 bits.
-fn equal_to_one_of(argument: u32, values: &[u32]) -> Vec<Instruction> {
-    let mut code = vec![statement(LOAD_WORD, at_argument(argument))];
-    for (value, remaining) in values.iter().zip((0..values.len()).rev()) {
-        code.push(branch(JUMP_IF_EQUAL, *value, remaining as u8 + 1, 0));
+    /// The lower half of an argument is one of `values`. The kernel takes these arguments as 32 bits.
+    fn equal_to_one_of(&self, assembler: &mut Assembler, argument: u32, values: &[u32]) -> Label {
+        let mut next = self.trap;
+        for value in values {
+            next = assembler.branch(JUMP_IF_EQUAL, *value, self.allow, next);
+        }
+        assembler.statement(LOAD_WORD, at_argument(argument), next)
     }
-    code
 }
 
 const fn statement(code: u16, operand: u32) -> Instruction {
