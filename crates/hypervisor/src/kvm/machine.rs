@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use kvm_ioctls::VmFd;
+use kvm_bindings::{KVM_SYNC_X86_EVENTS, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS};
+use kvm_ioctls::{Cap, VmFd};
 use nvx_memory::GuestMemory;
 
 /// The VM's descriptor, shared by the partition, its vCPUs and its interrupt chip. Whoever can
@@ -21,6 +22,13 @@ impl Machine {
             fd,
             _memory: memory,
         }
+    }
+
+    /// Whether KVM_RUN can copy a vCPU's registers and pending events to the shared page.
+    pub(super) fn syncs_registers(&self) -> bool {
+        let wanted = KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS;
+        let offered = self.fd.check_extension_int(Cap::SyncRegs);
+        u32::try_from(offered).is_ok_and(|offered| offered & wanted == wanted)
     }
 }
 

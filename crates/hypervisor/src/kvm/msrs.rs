@@ -51,7 +51,7 @@ pub(super) fn set_firmware_msrs(vcpu: &KvmVcpu) -> Result<(), SystemError> {
 
 pub(super) const MSRS: (Save, Restore) = (save_msrs, restore_msrs);
 
-fn save_msrs(vcpu: &KvmVcpu, state: &mut VcpuState) -> Result<(), StateError> {
+fn save_msrs(vcpu: &mut KvmVcpu, state: &mut VcpuState) -> Result<(), StateError> {
     let list =
         vcpu.kvm
             .get_msr_index_list()

@@ -54,10 +54,18 @@ impl RunArea {
 
     /// While set, KVM_RUN finishes the last exit and returns without entering the guest.
     pub(super) fn set_immediate_exit(&self, on: bool) {
+        self.immediate_exit().store(u8::from(on), Ordering::SeqCst);
+    }
+
+    /// Whether KVM_RUN would return without entering the guest.
+    pub(super) fn is_immediate_exit_set(&self) -> bool {
+        self.immediate_exit().load(Ordering::SeqCst) != 0
+    }
+
+    fn immediate_exit(&self) -> &AtomicU8 {
         // SAFETY: the field lies inside the mapping, which lives as long as `self`; it is one
         // byte, and all threads reach it by atomics.
-        let flag = unsafe { AtomicU8::from_ptr(&raw mut (*self.run.as_ptr()).immediate_exit) };
-        flag.store(u8::from(on), Ordering::SeqCst);
+        unsafe { AtomicU8::from_ptr(&raw mut (*self.run.as_ptr()).immediate_exit) }
     }
 
     /// Reads the exit record. The slices of the result point into the mapping.

@@ -15,7 +15,7 @@ use super::vcpu::KvmVcpu;
 use crate::error::StateError;
 use crate::state::{DebugRegisters, ExtendedControlRegister, RunState, VcpuState};
 
-pub(super) type Save = fn(&KvmVcpu, &mut VcpuState) -> Result<(), StateError>;
+pub(super) type Save = fn(&mut KvmVcpu, &mut VcpuState) -> Result<(), StateError>;
 pub(super) type Restore = fn(&mut KvmVcpu, &VcpuState) -> Result<(), StateError>;
 
 /// A guest TSC within this many parts per million of the saved rate is taken as the same: the
@@ -70,13 +70,12 @@ pub(super) const CPUID: (Save, Restore) = (
 
 pub(super) const TSC_RATE: (Save, Restore) = (
     |vcpu, state| {
-        // A kernel that does not tell (EIO on an unstable TSC) has nothing to scale either.
-        state.tsc_khz = vcpu.fd.get_tsc_khz().unwrap_or(0);
+        state.tsc_khz = tsc_khz(vcpu);
         Ok(())
     },
     |vcpu, state| {
         let saved = state.tsc_khz;
-        let here = vcpu.fd.get_tsc_khz().unwrap_or(0);
+        let here = tsc_khz(vcpu);
         if saved == 0 || same_rate(saved, here) {
             return Ok(());
         }
@@ -85,9 +84,22 @@ pub(super) const TSC_RATE: (Save, Restore) = (
                 "TSC rate",
                 format!("the guest's is {saved} kHz; this host has {here} kHz and cannot scale it"),
             )
-        })
+        })?;
+        vcpu.tsc_khz.set(Some(saved));
+        Ok(())
     },
 );
+
+/// The rate that the guest sees. Nothing but a restore changes it, and asking takes 10 us of a capture's standstill, as
+/// every call does that loads the vCPU, so it is asked once.
+fn tsc_khz(vcpu: &KvmVcpu) -> u32 {
+    vcpu.tsc_khz.get().unwrap_or_else(|| {
+        // A kernel that does not tell (EIO on an unstable TSC) has nothing to scale either.
+        let rate = vcpu.fd.get_tsc_khz().unwrap_or(0);
+        vcpu.tsc_khz.set(Some(rate));
+        rate
+    })
+}
 
 fn same_rate(saved_khz: u32, here_khz: u32) -> bool {
     let difference = u64::from(saved_khz.abs_diff(here_khz));
@@ -96,10 +108,14 @@ fn same_rate(saved_khz: u32, here_khz: u32) -> bool {
 
 pub(super) const SYSTEM_REGISTERS: (Save, Restore) = (
     |vcpu, state| {
-        let sregs =
-            vcpu.fd
-                .get_sregs()
-                .map_err(refused("save", "system registers", "KVM_GET_SREGS"))?;
+        let sregs = match vcpu.synced_registers() {
+            Some(synced) => synced.sregs,
+            None => {
+                vcpu.fd
+                    .get_sregs()
+                    .map_err(refused("save", "system registers", "KVM_GET_SREGS"))?
+            }
+        };
         state.system_registers = Some((&sregs).into());
         Ok(())
     },
@@ -280,10 +296,14 @@ pub(super) const DEBUG_REGISTERS: (Save, Restore) = (
 
 pub(super) const GENERAL_REGISTERS: (Save, Restore) = (
     |vcpu, state| {
-        let regs =
-            vcpu.fd
-                .get_regs()
-                .map_err(refused("save", "general registers", "KVM_GET_REGS"))?;
+        let regs = match vcpu.synced_registers() {
+            Some(synced) => synced.regs,
+            None => {
+                vcpu.fd
+                    .get_regs()
+                    .map_err(refused("save", "general registers", "KVM_GET_REGS"))?
+            }
+        };
         state.registers = Some((&regs).into());
         Ok(())
     },
@@ -366,11 +386,14 @@ pub(super) const LOCAL_APIC: (Save, Restore) = (
 
 pub(super) const PENDING_EVENTS: (Save, Restore) = (
     |vcpu, state| {
-        let found = vcpu.fd.get_vcpu_events().map_err(refused(
-            "save",
-            "pending events",
-            "KVM_GET_VCPU_EVENTS",
-        ))?;
+        let found = match vcpu.synced_registers() {
+            Some(synced) => synced.events,
+            None => vcpu.fd.get_vcpu_events().map_err(refused(
+                "save",
+                "pending events",
+                "KVM_GET_VCPU_EVENTS",
+            ))?,
+        };
         state.events = Some(events::from_kvm(&found));
         Ok(())
     },

@@ -4,7 +4,8 @@
 //! expresses: reading the MP state lets the kernel act on a pending INIT or SIPI, which changes
 //! registers, so it is read first; pending events are read last, since every other read may move
 //! an event along (Linux `arch/x86/kvm/x86.c`, `kvm_arch_vcpu_ioctl_get_mpstate` and
-//! `kvm_vcpu_ioctl_x86_get_vcpu_events`).
+//! `kvm_vcpu_ioctl_x86_get_vcpu_events`). General and system registers are read with them, since one
+//! call gives all three.
 
 use super::msrs;
 use super::save_restore as element;
@@ -12,7 +13,7 @@ use super::vcpu::KvmVcpu;
 use crate::error::StateError;
 use crate::state::{RunState, VcpuState};
 
-type Save = fn(&KvmVcpu, &mut VcpuState) -> Result<(), StateError>;
+type Save = fn(&mut KvmVcpu, &mut VcpuState) -> Result<(), StateError>;
 type Restore = fn(&mut KvmVcpu, &VcpuState) -> Result<(), StateError>;
 type Same = fn(&VcpuState, &VcpuState) -> bool;
 
@@ -57,28 +58,28 @@ pub static STATE_TABLE: [StateElement; 11] = [
     row("TSC rate", 2, element::TSC_RATE,
         None,
         "scales every later use of the time-stamp counter"),
-    row("system registers", 3, element::SYSTEM_REGISTERS,
+    row("system registers", 8, element::SYSTEM_REGISTERS,
         Some(|a, b| a.system_registers == b.system_registers),
         "the mode and APIC base that the rest is interpreted under"),
-    row("extended control registers", 4, element::EXTENDED_CONTROL_REGISTERS,
+    row("extended control registers", 3, element::EXTENDED_CONTROL_REGISTERS,
         Some(|a, b| a.extended_control_registers == b.extended_control_registers),
         "XCR0 says which parts of the XSAVE area are live"),
-    row("XSAVE area", 5, element::XSAVE,
+    row("XSAVE area", 4, element::XSAVE,
         None,
         "needs XCR0"),
-    row("debug registers", 6, element::DEBUG_REGISTERS,
+    row("debug registers", 5, element::DEBUG_REGISTERS,
         Some(|a, b| a.debug_registers == b.debug_registers),
         "before the general registers, whose RFLAGS may arm single stepping"),
-    row("general registers", 7, element::GENERAL_REGISTERS,
+    row("general registers", 9, element::GENERAL_REGISTERS,
         Some(|a, b| a.registers == b.registers),
         "after the system registers, which decide how RIP is read"),
     row("MP state", 0, element::MP_STATE,
         Some(|a, b| a.run_state == b.run_state),
         "before the LAPIC, so that an INIT latched there finds the right state"),
-    row("local APIC", 8, element::LOCAL_APIC,
+    row("local APIC", 6, element::LOCAL_APIC,
         None,
         "needs the APIC base; before the deadline MSR, which a LAPIC in another timer mode drops"),
-    row("MSRs", 9, msrs::MSRS,
+    row("MSRs", 7, msrs::MSRS,
         None,
         "TSC first, since the deadline is compared with it; TSC_DEADLINE last, since it arms"),
     row("pending events", 10, element::PENDING_EVENTS,
@@ -86,8 +87,9 @@ pub static STATE_TABLE: [StateElement; 11] = [
         "last: every earlier row may clear or re-evaluate what is pending"),
 ];
 
-pub(super) fn save(vcpu: &KvmVcpu) -> Result<VcpuState, StateError> {
+pub(super) fn save(vcpu: &mut KvmVcpu) -> Result<VcpuState, StateError> {
     let mut state = VcpuState::default();
+    vcpu.forget_synced_registers();
     for rank in 0..STATE_TABLE.len() {
         for element in STATE_TABLE.iter().filter(|row| row.save_rank == rank) {
             (element.save)(vcpu, &mut state)?;
@@ -115,7 +117,7 @@ pub(super) fn restore(vcpu: &mut KvmVcpu, state: &VcpuState) -> Result<(), State
 
 /// Reads everything again and compares it with what was written: an element that a later row of
 /// the table spoils is found by the first test that restores it.
-fn read_back(vcpu: &KvmVcpu, written: &VcpuState) -> Result<(), StateError> {
+fn read_back(vcpu: &mut KvmVcpu, written: &VcpuState) -> Result<(), StateError> {
     let read = save(vcpu)?;
     for element in &STATE_TABLE {
         if element.same.is_some_and(|same| !same(written, &read)) {

@@ -1,9 +1,10 @@
 //! A KVM vCPU.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use kvm_bindings::CpuId;
-use kvm_ioctls::VcpuFd;
+use kvm_bindings::{CpuId, kvm_sync_regs};
+use kvm_ioctls::{SyncReg, VcpuFd};
 
 use super::failed;
 use super::machine::Machine;
@@ -17,6 +18,13 @@ use crate::registers::{Registers, SystemRegisters};
 use crate::state::VcpuState;
 use crate::traits::{StopHandle, Vcpu};
 
+/// What KVM_RUN copies to the shared page if asked to (Linux `Documentation/virt/kvm/api.rst`, KVM_CAP_SYNC_REGS).
+const SYNCED: [SyncReg; 3] = [
+    SyncReg::Register,
+    SyncReg::SystemRegister,
+    SyncReg::VcpuEvents,
+];
+
 /// A vCPU of [`super::Kvm`].
 pub struct KvmVcpu {
     pub(super) kvm: Arc<kvm_ioctls::Kvm>,
@@ -24,6 +32,10 @@ pub struct KvmVcpu {
     pub(super) fd: VcpuFd,
     /// CPUID as the guest was given it.
     pub(super) cpuid: Vec<CpuidEntry>,
+    /// Rate of the guest's TSC, once it was asked or set.
+    pub(super) tsc_khz: Cell<Option<u32>>,
+    /// What the kernel gave in one piece while this vCPU is saved.
+    synced: Option<kvm_sync_regs>,
     index: u8,
     area: Arc<RunArea>,
     stop: Arc<KvmStop>,
@@ -47,10 +59,37 @@ impl KvmVcpu {
             vm,
             fd,
             cpuid: Vec::new(),
+            tsc_khz: Cell::new(None),
+            synced: None,
             index,
             stop: Arc::new(KvmStop::new(Arc::clone(&area))),
             area,
         })
+    }
+
+    /// General registers, system registers and pending events, which one KVM_RUN that does not enter the guest copies
+    /// to the shared page: each call that loads the vCPU takes 10 us of a capture's standstill, and this one stands for
+    /// three. `None` unless the vCPU is held (else it might run), or on a kernel without KVM_CAP_SYNC_REGS; then
+    /// they are to be asked for one by one.
+    pub(super) fn synced_registers(&mut self) -> Option<&kvm_sync_regs> {
+        if self.synced.is_none() && self.area.is_immediate_exit_set() && self.vm.syncs_registers() {
+            for registers in SYNCED {
+                self.fd.set_sync_valid_reg(registers);
+            }
+            let outcome = self.fd.run().map(drop);
+            for registers in SYNCED {
+                self.fd.clear_sync_valid_reg(registers);
+            }
+            if outcome.is_err_and(|errno| errno.errno() == libc::EINTR) {
+                self.synced = Some(self.fd.sync_regs());
+            }
+        }
+        self.synced.as_ref()
+    }
+
+    /// To be called when the vCPU may have changed since.
+    pub(super) fn forget_synced_registers(&mut self) {
+        self.synced = None;
     }
 
     pub(super) fn give_cpuid(&mut self, rows: &[CpuidEntry]) -> Result<(), SystemError> {

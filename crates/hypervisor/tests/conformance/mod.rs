@@ -70,6 +70,7 @@ macro_rules! suite {
             }
             state {
                 a_restored_guest_goes_on_where_it_stopped,
+                a_held_vcpu_saves_the_same_state,
                 a_restored_vcpu_saves_the_same_state,
                 every_element_keeps_unusual_values,
                 run_states_of_a_waiting_vcpu_survive,

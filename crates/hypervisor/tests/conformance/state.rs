@@ -77,6 +77,24 @@ fn assert_same(mut before: VcpuState, mut after: VcpuState) {
     assert!(before == after, "another element differs");
 }
 
+/// A back end may save a vCPU that is held in another way than one that is not.
+pub fn a_held_vcpu_saves_the_same_state(case: &Case) {
+    let machine = Machine::new(&*case.backend);
+    let mut vcpu = machine.enter32(&*case.backend, &counting_guest());
+    for value in 1..=3 {
+        assert_eq!(run(&mut *vcpu), count(value));
+    }
+    finish(&mut *vcpu);
+    let held = vcpu.save().unwrap();
+    vcpu.clear_stop();
+    assert_same(held, vcpu.save().unwrap());
+    assert_eq!(run(&mut *vcpu), count(4));
+    // A later save is not the first one again.
+    finish(&mut *vcpu);
+    let later = vcpu.save().unwrap();
+    assert_eq!(later.registers.map(|registers| registers.rax), Some(4));
+}
+
 pub fn a_restored_vcpu_saves_the_same_state(case: &Case) {
     let machine = Machine::new(&*case.backend);
     let mut vcpus = [machine.enter32(&*case.backend, &counting_guest())];

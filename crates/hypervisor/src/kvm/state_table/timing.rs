@@ -75,6 +75,7 @@ fn saves_after_runs(vcpu: &mut KvmVcpu) -> Vec<Vec<Duration>> {
     for _ in 0..SAMPLES {
         run_a_moment(vcpu);
         let mut state = VcpuState::default();
+        vcpu.forget_synced_registers();
         for rank in 0..STATE_TABLE.len() {
             for (place, element) in STATE_TABLE.iter().enumerate() {
                 if element.save_rank == rank {
@@ -94,14 +95,14 @@ fn timing() {
     let after_runs = saves_after_runs(&mut vcpu);
     // Another one for the rest, as a vCPU that has run takes no CPUID any more.
     let (partition, mut vcpu) = machine(&kvm);
-    let mut state = save(&vcpu).unwrap();
+    let mut state = save(&mut vcpu).unwrap();
     println!(
         "{:30} {:>12} {:>14} {:>12}",
         "median", "save", "after a run", "restore"
     );
     for (element, after_run) in STATE_TABLE.iter().zip(&after_runs) {
         let mut scratch = VcpuState::default();
-        let saving = median_of(|| (element.save)(&vcpu, &mut scratch).unwrap());
+        let saving = median_of(|| (element.save)(&mut vcpu, &mut scratch).unwrap());
         let after_run = median(after_run.clone());
         let restoring = median_of(|| (element.restore)(&mut vcpu, &state).unwrap());
         println!(
@@ -113,7 +114,7 @@ fn timing() {
         .map(|sample| after_runs.iter().map(|times| times[sample]).sum())
         .collect();
     let after_run = median(whole);
-    let saving = median_of(|| state = save(&vcpu).unwrap());
+    let saving = median_of(|| state = save(&mut vcpu).unwrap());
     let restoring = median_of(|| restore(&mut vcpu, &state).unwrap());
     println!(
         "{:30} {saving:>12.2?} {after_run:>14.2?} {restoring:>12.2?}",
