@@ -27,6 +27,9 @@ pub const MAX_STATE_BYTES: usize = 16 << 20;
 /// Most payloads in one state file.
 pub const MAX_STATE_UNITS: usize = 256;
 
+/// Room for the state of a machine with one vCPU.
+const USUAL_STATE_BYTES: usize = 12 << 10;
+
 const MAGIC: [u8; 8] = *b"NVXSTATE";
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 4 + 8;
 const ENTRY_BYTES: usize = 2 * MAX_NAME_BYTES + 4 + 4 + DIGEST_BYTES;
@@ -157,7 +160,10 @@ impl StateWriter {
     /// An empty state.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            payloads: Vec::with_capacity(USUAL_STATE_BYTES),
+            ..Self::default()
+        }
     }
 
     /// Adds the payload of `unit`.
@@ -211,14 +217,26 @@ impl StateWriter {
     /// The state file's bytes.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
-        let length = HEADER_BYTES + self.table.len() + self.payloads.len();
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&STATE_HEADER_VERSION.to_le_bytes());
-        bytes.extend_from_slice(&(self.units.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&(length as u64).to_le_bytes());
-        bytes.extend_from_slice(&self.table);
-        bytes.extend_from_slice(&self.payloads);
+        let head_bytes = HEADER_BYTES + self.table.len();
+        let payload_bytes = self.payloads.len();
+        let length = head_bytes + payload_bytes;
+        // A machine stands still meanwhile, and each fresh page of memory costs it a fault, so no second buffer is
+        // taken.
+        let mut bytes = self.payloads;
+        bytes.resize(length, 0);
+        bytes.copy_within(..payload_bytes, head_bytes);
+        let mut head = &mut bytes[..head_bytes];
+        for part in [
+            &MAGIC[..],
+            &STATE_HEADER_VERSION.to_le_bytes(),
+            &(self.units.len() as u32).to_le_bytes(),
+            &(length as u64).to_le_bytes(),
+            &self.table,
+        ] {
+            let (field, rest) = head.split_at_mut(part.len());
+            field.copy_from_slice(part);
+            head = rest;
+        }
         bytes
     }
 }
