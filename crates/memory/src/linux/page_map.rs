@@ -29,7 +29,10 @@ const ENTRY_FILE_OR_SHARED: u64 = 1 << 61;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_PRESENT: u64 = 1 << 63;
 
-/// Ranges taken from the kernel per call: 24 KiB of answers.
+/// Ranges taken from the kernel by the first call. Most guests have not more, and fresh memory for answers costs a
+/// capture a page fault for each 4 KiB.
+const FIRST_SCAN_RANGES: usize = 128;
+/// Ranges taken from the kernel by each further call: 24 KiB of answers.
 const SCAN_RANGES: usize = 1024;
 /// Entries read per call: 64 KiB.
 const READ_ENTRIES: usize = 8192;
@@ -96,7 +99,7 @@ fn scan(page_map: &File, view: &VolatileBytes, file_offset_bytes: u64) -> io::Re
     let first = view.start().as_ptr().addr() as u64;
     let end = first + view.size_bytes() as u64;
     let mut found = ExtentList::new();
-    let mut answers = vec![PageRegion::default(); SCAN_RANGES];
+    let mut answers = vec![PageRegion::default(); FIRST_SCAN_RANGES];
     let mut arguments = ScanArguments {
         size: size_of::<ScanArguments>() as u64,
         flags: 0,
@@ -104,7 +107,7 @@ fn scan(page_map: &File, view: &VolatileBytes, file_offset_bytes: u64) -> io::Re
         end,
         walk_end: 0,
         vec: answers.as_mut_ptr().addr() as u64,
-        vec_len: SCAN_RANGES as u64,
+        vec_len: 0,
         max_pages: 0,
         category_inverted: PAGE_IS_FILE,
         category_mask: PAGE_IS_FILE,
@@ -113,6 +116,7 @@ fn scan(page_map: &File, view: &VolatileBytes, file_offset_bytes: u64) -> io::Re
     };
     while arguments.start < end {
         arguments.vec = answers.as_mut_ptr().expose_provenance() as u64;
+        arguments.vec_len = answers.len() as u64;
         // SAFETY: the arguments and the answers live through the call, and `vec_len` is the length
         // of the answers. The request without flags changes no page.
         let count = unsafe { libc::ioctl(page_map.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
@@ -127,6 +131,7 @@ fn scan(page_map: &File, view: &VolatileBytes, file_offset_bytes: u64) -> io::Re
             return Err(io::Error::other("the page map scan made no progress"));
         }
         arguments.start = arguments.walk_end;
+        answers.resize(SCAN_RANGES, PageRegion::default());
     }
     Ok(found)
 }
