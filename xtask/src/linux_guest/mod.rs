@@ -111,12 +111,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Outcome> {
         tests: &tests,
     };
     let mut outcome = lane.run_shared(&wanted_tests(&tests, options)?)?;
-    if outcome.broken.is_none() {
-        lane.repeat_failures(&mut outcome)?;
-    }
     if outcome.broken.is_none() && is_speed_wanted(options) {
         let table = [SPEED_TABLE.to_owned()];
         outcome.add(lane.run_until_whole("", SPEED_PROCESSORS, &table, speed_commands)?);
+    }
+    if outcome.broken.is_none() {
+        lane.repeat_failures(&mut outcome)?;
     }
     outcome.output.insert_str(0, &loaders);
     Ok(outcome)
