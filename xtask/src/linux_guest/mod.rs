@@ -6,9 +6,9 @@
 //!
 //! An outer machine has one processor: with two, the emulator mixes up the states of guest and host once in some hundred
 //! restores, and the outer kernel or the guest breaks (seen with QEMU 7.2 and 10.0). Two outer machines share the tests
-//! instead. Only the speed table, asked for by name, has two processors. Should an outer
-//! kernel crash all the same, that is told, and the tests that have no result yet run again. For the same reason a test
-//! that failed runs once more, alone in a fresh outer machine: a fault of NVX fails twice. That is told as well.
+//! instead. Only the speed table, asked for by name, has two processors. Should an outer kernel crash all the same, that is
+//! told, and the tests that have no result yet run again. For the same reason a test that failed runs once more, alone in
+//! a fresh outer machine: a fault of NVX fails twice. That is told as well.
 //!
 //! The kernels come from Debian packages, which are kept unpacked in `~/.cache/nvx/linux-guest` (or below
 //! `XDG_CACHE_HOME`); remove that directory to fetch newer ones. Nothing is installed, and nothing needs root.
@@ -56,6 +56,7 @@ const MOST_REPEATED: usize = 6;
 /// What tests and the place of their programs find in the environment.
 const ENVIRONMENT: &str =
     "export NVX_LINUX_GUEST_LANE=1 NVX_KERNELS=/kernels NVX_BINARY=/bin/nvx RUST_BACKTRACE=0\n";
+
 /// What to run.
 pub struct Options {
     /// Also the tests that take long.
@@ -386,12 +387,13 @@ fn repeat_commands(tests: &[String]) -> String {
     commands
 }
 
-/// The same for the speed table, whose figures are shown.
+/// The same for the speed table, whose figures are shown. With one thread the harness would begin a test's line before
+/// the figures and end it after them, and [`results`] would not see it.
 fn speed_commands(tests: &[String]) -> String {
     let names = tests.join(" ");
     format!(
         "{ENVIRONMENT}status=0\n\
-         NVX_SPEED_ROUNDS={SPEED_ROUNDS} /lane/tests --nocapture --include-ignored --exact {names} || status=$?\n"
+         NVX_SPEED_ROUNDS={SPEED_ROUNDS} /lane/tests --nocapture --test-threads 2 --include-ignored --exact {names} || status=$?\n"
     )
 }
 
@@ -414,7 +416,7 @@ mod tests {
         ));
         let speed = speed_commands(&[SPEED_TABLE.to_owned()]);
         assert!(
-            speed.contains("NVX_SPEED_ROUNDS=3 /lane/tests --nocapture"),
+            speed.contains("NVX_SPEED_ROUNDS=3 /lane/tests --nocapture --test-threads 2 "),
             "{speed}"
         );
     }
