@@ -306,7 +306,10 @@ mod tests {
         data.extend(architecture.to_le_bytes());
         data.extend(0u64.to_le_bytes());
         data.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
-        let program = program(thread, PROCESS);
+        execute(&program(thread, PROCESS), &data)
+    }
+
+    fn execute(program: &[Instruction], data: &[u8]) -> u32 {
         let (mut at, mut accumulator) = (0, 0u32);
         loop {
             let Instruction { code, jt, jf, k } = program[at];
@@ -349,6 +352,27 @@ mod tests {
                     Some(Answer::AllowIf(_)) => continue,
                 };
                 assert_eq!(judge(thread, number, [0; 6]), expected, "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn targets_beyond_a_branch_s_reach_are_jumped_to() {
+        for distance in [0, 1, 252, 253, 254, 255, 256, 1000] {
+            let mut assembler = Assembler::default();
+            let unequal = assembler.push(statement(RETURN, TRAP));
+            let equal = assembler.push(statement(RETURN, ALLOW));
+            for _ in 0..distance {
+                assembler.push(statement(RETURN, KILL));
+            }
+            let test = assembler.branch(JUMP_IF_EQUAL, 7, equal, unequal);
+            assembler.push(statement(RETURN, KILL));
+            assembler.statement(LOAD_WORD, AT_NUMBER, test);
+            let program = assembler.finish();
+            for (number, expected) in [(7u32, ALLOW), (8, TRAP)] {
+                let mut data = number.to_le_bytes().to_vec();
+                data.resize(64, 0);
+                assert_eq!(execute(&program, &data), expected, "{number}, {distance}");
             }
         }
     }
